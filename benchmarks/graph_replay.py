@@ -19,8 +19,8 @@ from benchmarks.measure import CLOCKS, Arm, interval, median_ratio, spin_after, 
 from benchmarks.workload import SEQUENCE, VOCABULARY, training_recipe
 from tallystick.engines.torch.engine import TorchEngine
 from tallystick.engines.torch.tensors import from_tensor
-from tallystick.engines.torch.training.recipe_step import capture_recipe_step
 from tallystick.engines.torch.training.trainer import Trainer
+from tallystick.engines.torch.training.verifier_stack import capture_recipe_step
 from tallystick.formats.recipe import Recipe, learning_rate
 
 GOAL = Goal(1.05)

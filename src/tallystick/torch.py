@@ -41,6 +41,6 @@ if TYPE_CHECKING:
         seed_tensor as seed_tensor,
     )
     from tallystick.engines.torch.tensors import from_tensor as from_tensor, to_tensor as to_tensor
-    from tallystick.engines.torch.training.recipe_step import capture_recipe_step as capture_recipe_step
+    from tallystick.engines.torch.training.verifier_stack import capture_recipe_step as capture_recipe_step
 
 __getattr__, __dir__ = lazy(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from importlib import metadata
 from typing import Any, Final
@@ -55,60 +55,6 @@ def version() -> str:
     return metadata.version("iree-base-compiler")
 
 
-class Runtime:
-    """IREE's device, and functions of modules loaded on it."""
-
-    @cached_property
-    def _config(self) -> Any:
-        return iree.runtime.Config(DRIVER)
-
-    def load(self, tensor: Tensor) -> Any:
-        """A buffer on the device."""
-        array = np.array(tensor.array(), order="C")
-        held = array.view(np.uint8) if tensor.dtype == "BOOL" else array
-        return self._config.device.allocator.allocate_buffer_copy(
-            memory_type=iree.runtime.MemoryType.DEVICE_LOCAL,
-            allowed_usage=iree.runtime.BufferUsage.DEFAULT | iree.runtime.BufferUsage.MAPPING,
-            device=self._config.device,
-            buffer=held,
-            element_type=ELEMENTS[tensor.dtype],
-        )
-
-    def unload(self, view: Any, spec: TensorSpec) -> Tensor:
-        """The bytes of a buffer."""
-        if spec.size == 0:
-            return Tensor(spec.dtype, spec.shape, b"")
-        held = "U8" if spec.dtype == "BOOL" else spec.dtype
-        array = np.array(view.map().asarray(list(spec.shape), numpy_dtype(held)))
-        return Tensor.of(array.astype("|b1") if spec.dtype == "BOOL" else array, spec.dtype)
-
-    def functions(self, vmfb: bytes, names: Sequence[str]) -> list[Any]:
-        """The functions of a compiled module."""
-        context = iree.runtime.SystemContext(config=self._config)
-        module = iree.runtime.VmModule.copy_buffer(context.instance, vmfb)
-        context.add_vm_module(module)
-        return [_Function(context, module.lookup_function(name)) for name in names]
-
-
-class _Function:
-    """One function of a module in the context that keeps it alive."""
-
-    def __init__(self, context: Any, function: Any) -> None:
-        self._context = context
-        self._function = function
-
-    def __call__(self, views: Sequence[Any], count: int) -> list[Any]:
-        """Its `count` results for these buffers; raises `UnavailableError` where the run fails."""
-        given, found = iree.runtime.VmVariantList(len(views)), iree.runtime.VmVariantList(count)
-        for view in views:
-            given.push_ref(view)
-        try:
-            self._context.vm_context.invoke(self._function, given, found)
-        except (RuntimeError, ValueError) as error:
-            raise UnavailableError(f"IREE does not run it: {str(error)[:200]}") from None
-        return [found.get_as_object(place, iree.runtime.HalBufferView) for place in range(count)]
-
-
 def _reason(error: Exception) -> str:
     """The compiler's first error line, at most 200 characters."""
     lines = [line.strip() for line in str(error).splitlines() if "error:" in line]
@@ -139,16 +85,31 @@ class IreeEngine:
     name: Final = "iree"
 
     def __init__(self) -> None:
-        self._runtime = Runtime()
         self._functions: dict[Key, Any] = {}
+
+    @cached_property
+    def _config(self) -> Any:
+        return iree.runtime.Config(DRIVER)
 
     def load(self, tensor: Tensor) -> Buffer:
         """A buffer on the device."""
-        return Buffer(self._runtime.load(tensor), TensorSpec.of(tensor))
+        array = np.array(tensor.array(), order="C")
+        view = self._config.device.allocator.allocate_buffer_copy(
+            memory_type=iree.runtime.MemoryType.DEVICE_LOCAL,
+            allowed_usage=iree.runtime.BufferUsage.DEFAULT | iree.runtime.BufferUsage.MAPPING,
+            device=self._config.device,
+            buffer=array.view(np.uint8) if tensor.dtype == "BOOL" else array,
+            element_type=ELEMENTS[tensor.dtype],
+        )
+        return Buffer(view, TensorSpec.of(tensor))
 
     def unload(self, array: Buffer, dtype: str) -> Tensor:
         """The bytes of a buffer."""
-        return self._runtime.unload(array.view, TensorSpec(dtype, array.spec.shape))
+        spec = TensorSpec(dtype, array.spec.shape)
+        if spec.size == 0:
+            return Tensor(spec.dtype, spec.shape, b"")
+        elements = np.array(array.view.map().asarray(list(spec.shape), numpy_dtype("U8" if dtype == "BOOL" else dtype)))
+        return Tensor.of(elements.astype("|b1") if dtype == "BOOL" else elements, dtype)
 
     def compile(self, graph: Graph) -> None:
         """Compile every distinct node of `graph` in one module.
@@ -176,20 +137,42 @@ class IreeEngine:
 
     def run(self, graph: Graph, bindings: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The outputs of a StableHLO graph, compiled as one program; IREE may fuse operators."""
-        tensors, specs = bound(graph, bindings), graph.specs()
-        [function] = self._runtime.functions(compiled(_whole(graph), "the graph"), ["main"])
-        views = function([self._runtime.load(each) for each in tensors], len(graph.outputs))
+        [function] = self._loaded(compiled(_whole(graph), "the graph"), ["main"])
+        views = function([self.load(each).view for each in bound(graph, bindings)], len(graph.outputs))
+        specs = graph.specs()
         return {
-            output.name: self._runtime.unload(view, specs[output.value])
+            output.name: self.unload(Buffer(view, specs[output.value]), specs[output.value].dtype)
             for output, view in zip(graph.outputs, views, strict=True)
         }
+
+    def _loaded(self, vmfb: bytes, names: Sequence[str]) -> list[Callable[[Sequence[Any], int], list[Any]]]:
+        """The functions of a compiled module: from buffers to so many results."""
+        context = iree.runtime.SystemContext(config=self._config)
+        module = iree.runtime.VmModule.copy_buffer(context.instance, vmfb)
+        context.add_vm_module(module)
+
+        def call(function: Any, views: Sequence[Any], count: int) -> list[Any]:
+            given, results = iree.runtime.VmVariantList(len(views)), iree.runtime.VmVariantList(count)
+            for view in views:
+                given.push_ref(view)
+            try:
+                context.vm_context.invoke(function, given, results)
+            except (RuntimeError, ValueError) as error:
+                raise UnavailableError(f"IREE does not run it: {str(error)[:200]}") from None
+            return [results.get_as_object(place, iree.runtime.HalBufferView) for place in range(count)]
+
+        return [partial(call, module.lookup_function(name)) for name in names]
 
     def _add(self, signatures: Sequence[Signature], by_definition: bool = False) -> None:
         """Compile in one module; if that fails, compile halves; a single node that fails runs by its definition."""
         names = [f"op{place}" for place in range(len(signatures))]
-        write = _defined if by_definition else _function
+        written = WRITERS.keys() - BY_DEFINITION if not by_definition else ()
         try:
-            vmfb = compiled(module_text(map(write, signatures, names)), signatures[0].node.operator)
+            texts = (
+                (node_function if each.node.operator in written else _defined)(each, name)
+                for each, name in zip(signatures, names, strict=True)
+            )
+            vmfb = compiled(module_text(texts), signatures[0].node.operator)
         except UnavailableError:
             if len(signatures) > 1:
                 middle = len(signatures) // 2
@@ -200,7 +183,7 @@ class IreeEngine:
             else:
                 self._add(signatures, by_definition=True)
             return
-        functions = self._runtime.functions(vmfb, names)
+        functions = self._loaded(vmfb, names)
         self._functions |= zip(map(key_of, signatures), functions, strict=True)
 
 
@@ -211,12 +194,6 @@ def _whole(graph: Graph) -> str:
     called = {number: f"node{number}" for number in apart}
     signatures = [Signature(node, tuple(specs[ref] for ref in node.refs)) for node in apart.values()]
     return module_text([*map(_defined, signatures, called.values()), graph_function(graph, "main", called)])
-
-
-def _function(signature: Signature, name: str) -> str:
-    if signature.node.operator in WRITERS.keys() - BY_DEFINITION:
-        return node_function(signature, name)
-    return _defined(signature, name)
 
 
 def _defined(signature: Signature, name: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
@@ -56,14 +57,17 @@ def card_of(directory: Path | str, dtype: Dtype = "F32", *, recheck: bool = Fals
     """
     path = Path(directory)
     started, files = time.time_ns(), _files(path)
-    identity, place = _identity(path, files, dtype), _place(path, dtype)
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    name = sha256(encode([str(path.resolve()), dtype])).hexdigest()
+    identity, place = _identity(path, files, dtype), Path(cache, "tallystick", "model-cards", f"{name}.json")
     kept = None if recheck else _read(place)
     if kept is not None and kept.files == identity:
         return kept.card
     card = _compute(path, dtype)
     is_settled = all(max(each.st_mtime_ns, each.st_ctime_ns) < started - SETTLED_NS for each in files.values())
     if is_settled and _identity(path, _files(path), dtype) == identity:
-        _write(place, KeptCard(files=identity, card=card))
+        with suppress(UnavailableError):  # a cache that cannot be written costs time and nothing else
+            write_atomically(place, KeptCard(files=identity, card=card).to_bytes(), durable=False)
     return card
 
 
@@ -92,21 +96,11 @@ def _identity(path: Path, files: dict[str, os.stat_result], dtype: Dtype) -> str
         [name, *map(str, (each.st_size, each.st_mtime_ns, each.st_ctime_ns, each.st_ino, each.st_dev))]
         for name, each in files.items()
     ]
-    return sha256(encode([str(path.resolve()), dtype, _version(), RULES, *entries])).hexdigest()
-
-
-def _version() -> str:
-    """The version of transformers, which completes configurations by its own defaults."""
-    try:
-        return metadata.version("transformers")
+    try:  # transformers completes configurations by its own defaults
+        version = metadata.version("transformers")
     except metadata.PackageNotFoundError:
-        return ""
-
-
-def _place(path: Path, dtype: Dtype) -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    name = sha256(encode([str(path.resolve()), dtype])).hexdigest()
-    return Path(cache, "tallystick", "model-cards", f"{name}.json")
+        version = ""
+    return sha256(encode([str(path.resolve()), dtype, version, RULES, *entries])).hexdigest()
 
 
 def _read(place: Path) -> KeptCard | None:
@@ -114,11 +108,3 @@ def _read(place: Path) -> KeptCard | None:
         return KeptCard.from_bytes(read_document(place), place.name)
     except (MalformedError, UnavailableError):
         return None
-
-
-def _write(place: Path, kept: KeptCard) -> None:
-    """A cache that cannot be written costs time and nothing else."""
-    try:
-        write_atomically(place, kept.to_bytes(), durable=False)
-    except UnavailableError:
-        return

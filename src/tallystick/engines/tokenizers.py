@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,15 +33,8 @@ from tallystick.formats.dataset import VOCABULARY_MAX
 # The errors with which libraries refuse a file from somebody else.
 
 REFUSALS: Final = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    MemoryError,
-    RuntimeError,
-    TypeError,
-    ValueError,
+    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError),
+    *(MemoryError, RuntimeError, TypeError, ValueError),
 )
 """The errors that classes of transformers raise for a configuration, in addition to their own error."""
 
@@ -74,44 +66,24 @@ def train_bpe(text: str, vocabulary: int) -> Tokenizer:
         show_progress=False,
     )
     pipeline.train_from_iterator(split_pieces(text), trainer)
-    return Tokenizer.bpe(_read_merges(pipeline))
-
-
-def encode_with_library(tokenizer: Tokenizer, text: str) -> NDArray[np.uint32]:
-    """The tokens of `text` by the library, uint32[count]; equal to those of `encode_text`."""
-    names = [_name(token) for token in tokenizer.tokens]
-    merges = [(names[left], names[right]) for left, right in tokenizer.merges or ()]
-    vocabulary = {name: number for number, name in enumerate(names)}
-    pipeline = Pipeline(models.BPE(vocab=vocabulary, merges=merges))
-    pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    encoded = pipeline.encode(list(split_pieces(text)), is_pretokenized=True)
-    return np.array(encoded.ids, np.uint32)
+    # merges as pairs of this project's token numbers: bytes first, then tokens in the order of merges
+    numbers = {CHARACTERS[byte]: byte for byte in range(BYTE_TOKENS)}
+    merges: list[Merge] = []
+    for left, right in json.loads(pipeline.to_str())["model"]["merges"]:
+        merges.append((numbers[left], numbers[right]))
+        numbers.setdefault(left + right, len(numbers))
+    return Tokenizer.bpe(merges)
 
 
 def to_pipeline(tokenizer: Tokenizer) -> Any:
     """The tokenizer as a pipeline of the library, which encodes whole texts, decodes tokens and can be saved."""
-    names = [_name(token) for token in tokenizer.tokens]
+    names = ["".join(CHARACTERS[byte] for byte in token) for token in tokenizer.tokens]
     merges = [(names[left], names[right]) for left, right in tokenizer.merges or ()]
     pipeline = Pipeline(models.BPE(vocab={name: number for number, name in enumerate(names)}, merges=merges))
     pieces = pre_tokenizers.Split(Regex(PIECES), "isolated")
     pipeline.pre_tokenizer = pre_tokenizers.Sequence([pieces, pre_tokenizers.ByteLevel(False, use_regex=False)])
     pipeline.decoder = decoders.ByteLevel()
     return pipeline
-
-
-def _read_merges(pipeline: Any) -> tuple[Merge, ...]:
-    """The learned merges as pairs of this project's token numbers: bytes first, then tokens in the order of merges."""
-    model = json.loads(pipeline.to_str())["model"]
-    numbers = {CHARACTERS[byte]: byte for byte in range(BYTE_TOKENS)}
-    merges = []
-    for left, right in model["merges"]:
-        merges.append((numbers[left], numbers[right]))
-        numbers.setdefault(left + right, len(numbers))
-    return tuple(merges)
-
-
-def _name(token: bytes) -> str:
-    return "".join(CHARACTERS[byte] for byte in token)
 
 
 def _byte_characters() -> list[str]:
@@ -142,12 +114,7 @@ class TokenizerFile:
         Raises `MalformedError` where the library does not read it, where it has no such token, where its tokens depend
         on chance, or where it has more of them than the format of tokens allows.
         """
-        try:
-            self._pipeline = Pipeline.from_buffer(content)
-        except ValueError as error:
-            raise MalformedError(f"tokenizer: the library tokenizers does not read it: {error}") from None
-        self._pipeline.no_truncation()
-        self._pipeline.no_padding()
+        self._pipeline = _pipeline_of(content, "tokenizer")
         if getattr(self._pipeline.model, "dropout", None):
             raise MalformedError("tokenizer: its merges are dropped at random (model.dropout)")
         number = self._pipeline.token_to_id(end)
@@ -160,19 +127,24 @@ class TokenizerFile:
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.uint32]:
         """The tokens of documents one after the other, uint32[count]; raises `UnavailableError` where it gives up."""
-        with _not_given_up():
-            found = self._pipeline.encode_batch_fast(list(texts), add_special_tokens=False)
-        return np.concatenate([np.array([*each.ids, self._end], np.uint32) for each in found])
+        try:
+            encoded = self._pipeline.encode_batch_fast(list(texts), add_special_tokens=False)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # the library's own, which has no other name to import
+                raise
+            raise UnavailableError(f"tokenizers gave up on a document: {error}") from None
+        return np.concatenate([np.array([*each.ids, self._end], np.uint32) for each in encoded])
 
 
-@contextmanager
-def _not_given_up() -> Iterator[None]:
+def _pipeline_of(content: bytes, name: str) -> Any:
+    """The tokenizer of a file, which neither cuts nor pads; raises `MalformedError` where the library refuses it."""
     try:
-        yield
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":  # the library's own, which has no other name to import
-            raise
-        raise UnavailableError(f"tokenizers gave up on a document: {error}") from None
+        pipeline = Pipeline.from_buffer(content)
+    except ValueError as error:
+        raise MalformedError(f"{name}: the library tokenizers does not read it: {error}") from None
+    pipeline.no_truncation()
+    pipeline.no_padding()
+    return pipeline
 
 
 # Conversations as rows: a chat template in Jinja's sandbox, and a `tokenizer.json` run by the library `tokenizers`.
@@ -200,12 +172,7 @@ class ChatFiles:
         self.tokenizer = read_document(directory / TOKENIZER_FILE, TOKENIZER_BYTES_MAX)
         self.template, config = _template(directory)
         self._special = {name: _content(config.get(name)) for name in ("bos_token", "eos_token", "pad_token")}
-        try:
-            self._pipeline = Pipeline.from_buffer(self.tokenizer)
-        except ValueError as error:
-            raise MalformedError(f"{TOKENIZER_FILE}: the library tokenizers does not read it: {error}") from None
-        self._pipeline.no_truncation()
-        self._pipeline.no_padding()
+        self._pipeline = _pipeline_of(self.tokenizer, TOKENIZER_FILE)
         extensions = [_Generation, "jinja2.ext.loopcontrols"]
         sandbox = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
         sandbox.globals["raise_exception"] = _refuse
@@ -271,24 +238,20 @@ class _Generation(Extension):
 
 
 def _template(directory: Path) -> tuple[bytes, dict[str, Any]]:
-    settings = _settings(directory / CONFIG_FILE)
+    """The chat template, and the settings of the tokenizer as far as there are any."""
+    settings: Any = {}
+    if (directory / CONFIG_FILE).is_file():
+        try:  # none of the numbers is interpreted: there are some beyond every machine's
+            settings = loose_json(read_document(directory / CONFIG_FILE).decode(), parse_int=str, parse_float=str)
+        except ValueError as error:
+            raise MalformedError(f"{CONFIG_FILE}: no valid JSON: {error}") from None
+        settings = settings if isinstance(settings, dict) else {}
     if (directory / TEMPLATE_FILE).is_file():
         return read_document(directory / TEMPLATE_FILE), settings
     held = settings.get("chat_template")
     if not isinstance(held, str):
         raise UnavailableError(f"{directory}: no chat template: neither {TEMPLATE_FILE} nor one in {CONFIG_FILE}")
     return held.encode(), settings
-
-
-def _settings(path: Path) -> dict[str, Any]:
-    """The settings of a tokenizer, of whose numbers none is interpreted: there are some beyond every machine's."""
-    if not path.is_file():
-        return {}
-    try:
-        found = loose_json(read_document(path).decode(), parse_int=str, parse_float=str)
-    except ValueError as error:
-        raise MalformedError(f"{path.name}: no valid JSON: {error}") from None
-    return found if isinstance(found, dict) else {}
 
 
 def _content(value: Any) -> str | None:

@@ -20,8 +20,8 @@ from tallystick.core.tensors import Tensor
 from tallystick.engines.tokenizers import TokenizerFile, train_bpe
 from tallystick.engines.torch.capture.module_trail import ModuleTrail
 from tallystick.engines.torch.environment import describe_environment
-from tallystick.engines.torch.training.recipe_step import capture_recipe_step
 from tallystick.engines.torch.training.trainer import CRASHES, Observation, Summariser, Trainer, first_line
+from tallystick.engines.torch.training.verifier_stack import capture_recipe_step
 from tallystick.formats.claims import Claim
 from tallystick.formats.data.corpus import Hashed, silent as unseen
 from tallystick.formats.data.preparation import prepare, prepare_corpus

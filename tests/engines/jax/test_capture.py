@@ -29,10 +29,7 @@ from tallystick.engines.jax.emission import graph_function, module_text  # noqa:
 from tallystick.engines.jax.engine import JaxEngine  # noqa: E402
 from tallystick.programs.admission import read_graph  # noqa: E402
 from tallystick.programs.encoding import graph_bytes  # noqa: E402
-from tallystick.programs.execution import (  # noqa: E402
-    Reference,
-    execute,
-)
+from tallystick.programs.execution import Engine, Reference, execute  # noqa: E402
 from tallystick.programs.graph import Role  # noqa: E402
 from tests.engines.jax.programs import RESULTS, ROLES, forward, step_arguments, tokens, training_step, weights  # noqa: E402
 
@@ -76,12 +73,12 @@ def test_a_captured_step_compiles_back_to_the_bits_of_jit(
         np.testing.assert_array_equal(tensor.array(), native[name], err_msg=name)
 
 
+@pytest.mark.parametrize("engine", [Reference, pytest.param(JaxEngine, marks=pytest.mark.slow)])
 def test_a_step_run_node_by_node_agrees_with_jit(
-    step: CapturedFunction, native: dict[str, np.ndarray[Any, Any]]
+    step: CapturedFunction, native: dict[str, np.ndarray[Any, Any]], engine: Callable[[], Engine]
 ) -> None:
-    for engine in (Reference(), JaxEngine()):
-        for name, tensor in execute(step.graph, step.bindings, engine).items():
-            np.testing.assert_allclose(tensor.array(), native[name], rtol=1e-4, atol=2e-6, err_msg=name)
+    for name, tensor in execute(step.graph, step.bindings, engine()).items():
+        np.testing.assert_allclose(tensor.array(), native[name], rtol=1e-4, atol=2e-6, err_msg=name)
 
 
 def test_the_emitted_module_is_captured_as_the_same_graph(step: CapturedFunction) -> None:

@@ -65,7 +65,7 @@ def check(name: str, count: int | None, seed: int, **settings: Any) -> None:
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_the_bounds_of_a_pass_hold_those_of_a_judge(name: str) -> None:
-    check(name, 2, 11)
+    check(name, 1, 11)
 
 
 @pytest.mark.parametrize("name", ["aten.linear.default", "aten.bmm.default", "aten.conv2d.default"])

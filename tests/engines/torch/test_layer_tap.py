@@ -44,23 +44,21 @@ def differs(rows: Any, expected: Any) -> float:
 
 
 @pytest.mark.parametrize("pieces", [(5, 1, 1, 1), (2, 3, 1, 1, 1), (1, 1, 1, 1, 1, 1, 1, 1)])
-@pytest.mark.parametrize("fold", [0, 1, 3])
 def test_rows_are_those_that_the_tokens_were_chosen_from(
-    language_model: Any, feed: Callable[..., None], expected: Any, pieces: tuple[int, ...], fold: int
+    language_model: Any, feed: Callable[..., None], expected: Any, pieces: tuple[int, ...]
 ) -> None:
-    with LayerTap(language_model.model, (0, 1, 2), fold=fold) as tap:
+    with LayerTap(language_model.model, (0, 1, 2)) as tap:
         feed(*pieces)
     rows = tap.rows(0, len(ANSWER), fed=len(PROMPT))
     assert {layer: each.shape for layer, each in rows.items()} == dict.fromkeys((0, 1, 2), (len(ANSWER), 32))
     assert differs(rows, {layer: each[len(PROMPT) - 1 :] for layer, each in expected.items()}) < 1e-5
 
 
-@pytest.mark.parametrize("fold", [0, 2])
 @pytest.mark.parametrize("pieces", [(5, 1, 1, 1), (3, 2, 1, 1, 1)])
 def test_rows_of_the_prompt_are_kept_if_asked_for(
-    language_model: Any, feed: Callable[..., None], expected: Any, fold: int, pieces: tuple[int, ...]
+    language_model: Any, feed: Callable[..., None], expected: Any, pieces: tuple[int, ...]
 ) -> None:
-    with LayerTap(language_model.model, (1,), prompt=True, fold=fold) as tap:
+    with LayerTap(language_model.model, (1,), prompt=True) as tap:
         feed(*pieces)
     before = tap.prompt_rows(0, len(PROMPT), fed=len(PROMPT))
     assert before[1].shape == (len(PROMPT) - 1, 32)
@@ -73,12 +71,11 @@ def test_rows_of_the_prompt_are_kept_if_asked_for(
 
 
 @pytest.mark.parametrize("layers", [(3,), (0, 3)])
-@pytest.mark.parametrize("fold", [0, 3])
 @pytest.mark.parametrize("kept", [0, 1])
 def test_logits_are_those_that_the_tokens_were_chosen_from(
-    language_model: Any, layers: tuple[int, ...], fold: int, kept: int
+    language_model: Any, layers: tuple[int, ...], kept: int
 ) -> None:
-    with LayerTap(language_model.model, layers, seed=SEED, fold=fold) as tap, torch.inference_mode():
+    with LayerTap(language_model.model, layers, seed=SEED) as tap, torch.inference_mode():
         cache, pieces = None, [PROMPT, *([each] for each in ANSWER[:-1])]
         for piece in pieces:
             cache = language_model.model(

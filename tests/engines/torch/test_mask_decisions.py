@@ -50,8 +50,8 @@ def test_a_decision_about_the_batch_is_repeated_and_one_about_what_is_made_of_it
         masking.find_packed_sequence_indices(ROW)
         assert skips(mask)
     asked = [ROW, mask] if batch.get("position_ids") is ROW else [mask]
-    assert len(decisions.asked) == len(asked)
-    assert all(found is wanted for found, wanted in zip(decisions.asked, asked, strict=True))
+    assert len(decisions.masks) == len(asked)
+    assert all(found is wanted for found, wanted in zip(decisions.masks, asked, strict=True))
     traced(monkeypatch)
     with decisions.repeated():
         assert (masking.find_packed_sequence_indices(ROW) is None) == is_repeated

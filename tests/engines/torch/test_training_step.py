@@ -20,8 +20,8 @@ from tallystick.engines.torch.capture.training_step import capture_training_step
 from tallystick.engines.torch.engine import TorchEngine
 from tallystick.engines.torch.randomness import explicit_randomness, seed_tensor
 from tallystick.engines.torch.tensors import from_tensor
-from tallystick.engines.torch.training.recipe_step import capture_recipe_step
 from tallystick.engines.torch.training.trainer import Trainer
+from tallystick.engines.torch.training.verifier_stack import capture_recipe_step
 from tallystick.formats.optimizers import SgdRule
 from tallystick.formats.recipe import learning_rate
 from tallystick.programs.encoding import graph_root

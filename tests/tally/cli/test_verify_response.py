@@ -567,13 +567,13 @@ def test_a_pass_that_cannot_be_kept_costs_no_verdict(
     tally: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tallystick.core.errors import UnavailableError
-    from tallystick.engines.torch.generation import pass_keeping
+    from tallystick.engines.torch.generation import kept_pass
 
     def refuse(*_: object) -> Path:
         raise UnavailableError("aten.nonzero cannot be captured")
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(pass_keeping, "keep_pass", refuse)
+    monkeypatch.setattr(kept_pass, "keep_pass", refuse)
     code, _, err = tally("receipt.json", "--rung", "2", "--keep-pass")
     assert code == 0
     assert "the graph of the model's pass is not kept: aten.nonzero" in " ".join(err.split())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import jax
@@ -15,7 +15,7 @@ from jaxlib.mlir import ir
 from tallystick.core.errors import MalformedError, UnavailableError, UsageError
 from tallystick.core.tensor_digests import tensor_digest
 from tallystick.core.tensors import Tensor, TensorSpec, dtype_of
-from tallystick.engines.jax.engine import JAX
+from tallystick.engines.jax.engine import JAX, first_line
 from tallystick.engines.jax.reading import attributes_of, number_of, spec_of, tensor_of
 from tallystick.programs.admission import Deriver
 from tallystick.programs.execution import Reference
@@ -113,11 +113,17 @@ REASONS: Final = {
 
 
 @dataclass(frozen=True)
-class LoweredModule:
-    """A graph, and the bytes of its constants by name."""
+class CapturedFunction:
+    """A graph, the bytes of its constants by name, and the example arguments by name."""
 
     graph: Graph
     constants: Mapping[str, Tensor]
+    arguments: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def bindings(self) -> dict[str, Tensor]:
+        """Constants and example arguments: with these the graph can be executed."""
+        return {**self.constants, **self.arguments}
 
 
 @dataclass
@@ -223,23 +229,22 @@ class ModuleLowering:
             shown = " and ".join(", ".join(map(str, specs)) for specs in (node.results, derived))
             raise UnavailableError(f"{node.operator}: MLIR and the definition differ on its results: {shown}")
         self.nodes.append(node)
-        found = {ref: spec for ref, spec in zip(node.outputs, derived, strict=True) if ref is not None and spec}
-        self.specs |= found
+        specs = {ref: spec for ref, spec in zip(node.outputs, derived, strict=True) if ref is not None and spec}
+        self.specs |= specs
         self._fold(node)
-        return list(found)
+        return list(specs)
 
     def _fold(self, node: Node) -> None:
         """Compute one integer from known ones: the counter of a loop, and whether the loop goes on."""
         spec = node.results[0]
         if spec is None or spec.size != 1 or spec.is_float or not all(ref in self.known for ref in node.refs):
             return
-        arguments = operands_of(node, self.known)
-        self.known[result_ref(node.number, 0)] = Reference().prepare(node)(arguments)[0]
+        self.known[result_ref(node.number, 0)] = Reference().prepare(node)(operands_of(node, self.known))[0]
 
 
 def lower(
     text: str, inputs: Sequence[Input], outputs: Sequence[str], form: GraphForm = GraphForm.LOGICAL
-) -> LoweredModule:
+) -> CapturedFunction:
     """The graph of the public function of a module.
 
     Args:
@@ -256,15 +261,11 @@ def lower(
         operations = module.body.operations
         functions = {each.name.value: each for each in operations if each.operation.name == "func.func"}
         main = functions["main"]
-        _check_arguments(main, inputs)
+        taken = [spec_of(argument) for argument in main.regions[0].blocks[0].arguments]
+        assert taken == [each.spec for each in inputs], "the inputs are the arguments"
         reading = ModuleLowering(functions, specs={each.name: each.spec for each in inputs})
         results = reading.read_body(main, [each.name for each in inputs])
     return _finished(reading, inputs, dict(zip(outputs, results, strict=True)), form)
-
-
-def _check_arguments(main: Any, inputs: Sequence[Input]) -> None:
-    found = [spec_of(argument) for argument in main.regions[0].blocks[0].arguments]
-    assert found == [each.spec for each in inputs], "the inputs are the arguments"
 
 
 def _named(operator: Operator, operands: Sequence[Ref]) -> dict[str, Operand]:
@@ -295,53 +296,32 @@ def _ordered(operator: Operator, attributes: Mapping[str, Any]) -> dict[str, Any
 
 def _finished(
     reading: ModuleLowering, inputs: Sequence[Input], outputs: Mapping[str, Ref], form: GraphForm
-) -> LoweredModule:
-    nodes = list(_live(reading.nodes, outputs.values()))
-    needed = {ref for node in nodes for ref in node.refs} | {*outputs.values()}
+) -> CapturedFunction:
+    needed, nodes = set(outputs.values()), list[Node]()
+    for node in reversed(reading.nodes):
+        if not needed.isdisjoint(filter(None, node.outputs)):
+            needed |= set(node.refs)
+            nodes.append(node)
+    nodes.reverse()
     constants = {name: tensor for name, tensor in reading.constants.items() if name in needed}
-    renamed = _renumbered(nodes, constants)
+    refs = {each.name: each.name for each in inputs}
+    refs |= {name: f"constants.{place:04d}" for place, name in enumerate(constants)}
+    for number, node in enumerate(nodes):
+        refs |= {ref: result_ref(number, index) for index, ref in enumerate(node.outputs) if ref is not None}
     graph = Graph(
         dialect="stablehlo",
         form=form,
         inputs=tuple(sorted(inputs, key=lambda each: each.name)),
         constants=tuple(
-            Constant(renamed[name], TensorSpec.of(tensor), tensor_digest(tensor)) for name, tensor in constants.items()
+            Constant(refs[name], TensorSpec.of(tensor), tensor_digest(tensor)) for name, tensor in constants.items()
         ),
         nodes=tuple(
-            Node(number, node.operator, _mapped(node.operands, renamed), node.attributes, node.results)
+            Node(number, node.operator, operands_of(node, refs), node.attributes, node.results)
             for number, node in enumerate(nodes)
         ),
-        outputs=tuple(Output(name, renamed.get(ref, ref)) for name, ref in sorted(outputs.items())),
+        outputs=tuple(Output(name, refs[ref]) for name, ref in sorted(outputs.items())),
     )
-    return LoweredModule(graph, {renamed[name]: tensor for name, tensor in constants.items()})
-
-
-def _live(nodes: Sequence[Node], wanted: Iterable[Ref]) -> Iterator[Node]:
-    """The nodes that the wanted values need, in the order of execution."""
-    needed, kept = set(wanted), []
-    for node in reversed(nodes):
-        if needed & {ref for ref in node.outputs if ref is not None}:
-            needed |= set(node.refs)
-            kept.append(node)
-    return reversed(kept)
-
-
-def _renumbered(nodes: Sequence[Node], constants: Iterable[Ref]) -> dict[Ref, Ref]:
-    renamed = {name: f"constants.{place:04d}" for place, name in enumerate(constants)}
-    for number, node in enumerate(nodes):
-        for index, ref in enumerate(node.outputs):
-            renamed |= {} if ref is None else {ref: result_ref(number, index)}
-    return renamed
-
-
-def _mapped(operands: Mapping[str, Operand], renamed: Mapping[Ref, Ref]) -> dict[str, Operand]:
-    def one(ref: Ref | None) -> Ref | None:
-        return None if ref is None else renamed.get(ref, ref)
-
-    return {
-        name: tuple(map(one, operand)) if isinstance(operand, tuple) else one(operand)
-        for name, operand in operands.items()
-    }
+    return CapturedFunction(graph, {refs[name]: tensor for name, tensor in constants.items()})
 
 
 # Captures JAX functions as graphs, through `jax.export`.
@@ -354,20 +334,6 @@ ROLES: Final = {
     "rng": Role.RNG,
 }
 """The role of an input by the first word of its name; any other is `Role.INPUT`, given at each step."""
-
-
-@dataclass(frozen=True)
-class CapturedFunction:
-    """A graph, the bytes of its constants by name, and the example arguments by name."""
-
-    graph: Graph
-    constants: Mapping[str, Tensor]
-    arguments: Mapping[str, Tensor] = field(default_factory=dict)
-
-    @property
-    def bindings(self) -> dict[str, Tensor]:
-        """Constants and example arguments: with these the graph can be executed."""
-        return {**self.constants, **self.arguments}
 
 
 def capture(
@@ -389,12 +355,16 @@ def capture(
         UsageError: two inputs, or two outputs, have the same name.
     """
     named = _named_arguments(function, arguments, roles or {})
-    exported = _exported(function, arguments)
-    inputs = [_input(name, aval) for name, aval in zip(named, exported.in_avals, strict=True)]
+    try:
+        exported = jax.export.export(jax.jit(function, keep_unused=True))(*arguments)
+    except jax.errors.ConcretizationTypeError as error:
+        raise UnavailableError(f"cannot be captured: its control flow depends on data: {first_line(error)}") from None
+    specs = [TensorSpec(dtype_name(aval.dtype), tuple(aval.shape)) for aval in exported.in_avals]
+    roles_of = [ROLES.get(name.partition(".")[0], Role.INPUT) for name in named]
+    inputs = [Input(*each) for each in zip(named, roles_of, specs, strict=True)]
     outputs = _output_names(exported, results or {})
-    lowered = lower(exported.mlir_module(), inputs, outputs, form)
     examples = {each.name: to_tensor(value, each.spec) for each, value in zip(inputs, named.values(), strict=True)}
-    return CapturedFunction(lowered.graph, lowered.constants, examples)
+    return replace(lower(exported.mlir_module(), inputs, outputs, form), arguments=examples)
 
 
 def to_tensor(value: Any, spec: TensorSpec) -> Tensor:
@@ -415,59 +385,37 @@ def dtype_name(dtype: Any) -> str:
         raise UnavailableError(f"{dtype!s:.40} has no place in a graph") from None
 
 
-def _exported(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    try:
-        return jax.export.export(jax.jit(function, keep_unused=True))(*arguments)
-    except jax.errors.ConcretizationTypeError as error:
-        reason = str(error).partition("\n")[0][:200]
-        raise UnavailableError(f"cannot be captured: its control flow depends on data: {reason}") from None
-
-
-def _input(name: str, aval: Any) -> Input:
-    role = ROLES.get(name.partition(".")[0], Role.INPUT)
-    return Input(name, role, TensorSpec(dtype_name(aval.dtype), tuple(aval.shape)))
-
-
 def _named_arguments(
     function: Callable[..., Any], arguments: Sequence[Any], roles: Mapping[int, str]
 ) -> dict[str, Any]:
     """The arrays of the arguments by name, in the order in which JAX takes them."""
-    words = _parameter_names(function, len(arguments))
-    found: dict[str, Any] = {}
-    for place, argument in enumerate(arguments):
-        prefix = roles.get(place, f"inputs.{words[place]}")
-        for name, value in _leaves(prefix, argument):
-            _check_free(name, found)
-            found[name] = value
-    return found
-
-
-def _parameter_names(function: Callable[..., Any], count: int) -> list[str]:
     try:
-        names = list(inspect.signature(function).parameters)
+        words = list(inspect.signature(function).parameters)[: len(arguments)]
     except (TypeError, ValueError):
-        names = []
-    return [names[place] if place < len(names) else str(place) for place in range(count)]
+        words = []
+    words += map(str, range(len(words), len(arguments)))
+    prefixes = [roles.get(place, f"inputs.{word}") for place, word in enumerate(words)]
+    return _by_name(zip(prefixes, arguments, strict=True))
 
 
 def _output_names(exported: Any, results: Mapping[int, str]) -> list[str]:
     tree = jax.tree_util.tree_unflatten(exported.out_tree, range(len(exported.out_avals)))
     if isinstance(tree, tuple):
-        parts = [(results.get(place, f"outputs.{place}"), part) for place, part in enumerate(tree)]
-    else:
-        parts = [(results.get(0, "outputs"), tree)]
-    found: dict[str, Any] = {}
-    for prefix, part in parts:
-        for name, value in _leaves(prefix, part):
-            name = "outputs.0" if name == "outputs" else name
-            _check_free(name, found)
-            found[name] = value
-    return list(found)
+        return list(_by_name((results.get(place, f"outputs.{place}"), part) for place, part in enumerate(tree)))
+    named = _by_name([(results.get(0, "outputs"), tree)])
+    return ["outputs.0" if name == "outputs" else name for name in named]
 
 
-def _leaves(prefix: str, tree: Any) -> Iterator[tuple[str, Any]]:
-    for path, value in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        yield ".".join([prefix, *map(_key, path)]), value
+def _by_name(parts: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The arrays of pytrees, each named by the prefix of its tree and its path; raises `UsageError` for equal names."""
+    named: dict[str, Any] = {}
+    for prefix, tree in parts:
+        for path, value in jax.tree_util.tree_flatten_with_path(tree)[0]:
+            name = ".".join([prefix, *map(_key, path)])
+            if name in named:
+                raise UsageError(f"two values would be named {name}: name the arguments apart with roles or results")
+            named[name] = value
+    return named
 
 
 def _key(key: Any) -> str:
@@ -475,8 +423,3 @@ def _key(key: Any) -> str:
         if hasattr(key, attribute):
             return str(getattr(key, attribute))
     return str(key)
-
-
-def _check_free(name: str, found: Mapping[str, Any]) -> None:
-    if name in found:
-        raise UsageError(f"two values would be named {name}: name the arguments apart with roles or results")

@@ -6,11 +6,12 @@ as numbers. No text from a prover reaches the compiler.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
+
+import numpy as np
 
 from tallystick.core.errors import UnavailableError
 from tallystick.core.tensors import TensorSpec, round_to_bfloat16
@@ -28,7 +29,7 @@ ELEMENTS: Final = {
     **{f"F{bits}": f"f{bits}" for bits in (16, 32, 64)},
     "BF16": "bf16",
 }
-FLOAT_FORMS: Final = {"F16": ("<e", "<H"), "F32": ("<f", "<I"), "F64": ("<d", "<Q")}
+FLOAT_FORMS: Final = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
 
 
 @dataclass(frozen=True)
@@ -154,14 +155,8 @@ def _written(node: Node, operands: Sequence[TensorSpec]) -> Written:
 
 def _array(numbers: Attribute, element: str = "i64") -> str:
     assert isinstance(numbers, tuple)
-    shown = ", ".join(str(int(number)) for number in numbers)
+    shown = ", ".join(_bool(number) if isinstance(number, bool) else str(int(number)) for number in numbers)
     return f"array<{element}: {shown}>" if numbers else f"array<{element}>"
-
-
-def _flags(places: Attribute, count: int) -> str:
-    assert isinstance(places, tuple)
-    shown = ", ".join("true" if place in places else "false" for place in range(count))
-    return f"array<i1: {shown}>" if count else "array<i1>"
 
 
 def _list(numbers: Attribute) -> str:
@@ -191,23 +186,13 @@ def _splat(value: Attribute, spec: TensorSpec) -> str:
     if spec.dtype == "BOOL":
         shown = _bool(value)
     elif spec.dtype == "BF16":
-        shown = f"0x{int(round_to_bfloat16(_float32(value))):04X}"
+        shown = f"0x{int(round_to_bfloat16(np.array(value, np.float32))):04X}"
     elif spec.dtype in FLOAT_FORMS:
-        shown = _float_bits(float(value), *FLOAT_FORMS[spec.dtype])
+        bits = np.array(value, FLOAT_FORMS[spec.dtype]).tobytes()[::-1]
+        shown = f"0x{bits.hex().upper()}"
     else:
         shown = str(int(value))
     return f"dense<{shown}> : {type_text(spec)}"
-
-
-def _float_bits(value: float, as_float: str, as_bits: str) -> str:
-    bits = struct.pack(as_float, value)
-    return f"0x{struct.unpack(as_bits, bits)[0]:0{2 * len(bits)}X}"
-
-
-def _float32(value: float) -> Any:
-    import numpy as np
-
-    return np.float32(value)
 
 
 def _precision(precision: Attribute) -> str:
@@ -351,6 +336,8 @@ def _dot(attributes: Attributes, operands: Sequence[TensorSpec]) -> Properties:
 
 
 def _convolution(attributes: Attributes, operands: Sequence[TensorSpec]) -> Properties:
+    reversed_axes = attributes["window_reversal"]
+    assert isinstance(reversed_axes, tuple)
     layouts = [
         _layout(attributes[f"{side}_layout"], names)
         for side, names in (("lhs", ("b", "f")), ("rhs", ("i", "o")), ("output", ("b", "f")))
@@ -360,7 +347,7 @@ def _convolution(attributes: Attributes, operands: Sequence[TensorSpec]) -> Prop
         "padding": _padding(attributes["padding_low"], attributes["padding_high"]),
         "lhs_dilation": _array(attributes["lhs_dilation"]),
         "rhs_dilation": _array(attributes["rhs_dilation"]),
-        "window_reversal": _flags(attributes["window_reversal"], len(operands[0].shape) - 2),
+        "window_reversal": _array(tuple(axis in reversed_axes for axis in range(len(operands[0].shape) - 2)), "i1"),
         "dimension_numbers": f"#stablehlo.conv<{layouts[0]}x{layouts[1]}->{layouts[2]}>",
         "feature_group_count": _int(attributes["feature_group_count"]),
         "batch_group_count": _int(attributes["batch_group_count"]),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.interpreters.mlir import make_ir_context
 from jaxlib import xla_client
@@ -18,7 +18,7 @@ from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.tensors import Tensor, TensorSpec, dtype_of, numpy_dtype
 from tallystick.engines.jax.emission import WRITERS, Signature, graph_function, module_text, node_function
 from tallystick.programs.execution import Arguments
-from tallystick.programs.graph import Constant, Graph, Input, Node
+from tallystick.programs.graph import Graph, Node
 from tallystick.programs.operators.arrays import Array, ArrayLibrary, Index, standard_name
 from tallystick.programs.operators.definition import operator
 from tallystick.programs.operators.values import Value, Values
@@ -30,13 +30,8 @@ from tallystick.programs.operators.values import Value, Values
 class _Jax:
     """JAX, inside or outside a trace; for 64-bit dtypes the caller must set `jax.enable_x64`."""
 
+    xp: Any = jnp
     name = "jax"
-
-    @cached_property
-    def xp(self) -> Any:
-        import jax.numpy
-
-        return jax.numpy
 
     def dtype(self, name: str) -> Any:
         return self.xp.dtype(standard_name(name))
@@ -45,34 +40,26 @@ class _Jax:
         return contextlib.nullcontext()
 
     def is_known(self, x: Array) -> bool:
-        import jax
-
         return not isinstance(x, jax.core.Tracer)
 
     def asarray(self, elements: Any, dtype: str) -> Array:
-        held = np.asarray(elements, numpy_dtype(dtype))
-        return self.xp.asarray(held.view(self.dtype(dtype)))
+        array = np.asarray(elements, numpy_dtype(dtype))
+        return self.xp.asarray(array.view(self.dtype(dtype)))
 
     def storage(self, x: Array) -> np.ndarray[Any, Any]:
-        held = np.asarray(x)
-        return held.view("<u2") if x.dtype == self.xp.bfloat16 else held
+        array = np.asarray(x)
+        return array.view("<u2") if x.dtype == self.xp.bfloat16 else array
 
     def convert(self, x: Array, dtype: str) -> Array:
         return x.astype(self.dtype(dtype))
 
     def erf(self, x: Array) -> Array:
-        import jax
-
         return jax.lax.erf(x)
 
     def rsqrt(self, x: Array) -> Array:
-        import jax
-
         return jax.lax.rsqrt(x)
 
     def sigmoid(self, x: Array) -> Array:
-        import jax
-
         return jax.lax.logistic(x)
 
     def matmul(self, x: Array, y: Array) -> Array:
@@ -109,20 +96,20 @@ def key_of(signature: Signature) -> Key:
 def signatures_of(graph: Graph) -> list[Signature]:
     """The distinct signatures of a graph, in the order of execution."""
     specs = graph.specs()
-    found: dict[Key, Signature] = {}
+    distinct: dict[Key, Signature] = {}
     for node in graph.nodes:
         signature = Signature(node, tuple(specs[ref] for ref in node.refs))
-        found.setdefault(key_of(signature), signature)
-    return list(found.values())
+        distinct.setdefault(key_of(signature), signature)
+    return list(distinct.values())
 
 
 def flat(arguments: Arguments, node: Node) -> list[Any]:
     """The arrays of a node's operands in the order of its parameters; absent operands are skipped."""
-    found: list[Any] = []
+    arrays: list[Any] = []
     for name in node.operands:
         operand = arguments[name]
-        found.extend(each for each in (operand if isinstance(operand, tuple) else (operand,)) if each is not None)
-    return found
+        arrays.extend(each for each in (operand if isinstance(operand, tuple) else (operand,)) if each is not None)
+    return arrays
 
 
 def unflat(arrays: Sequence[Any], node: Node) -> dict[str, Any]:
@@ -145,16 +132,13 @@ def spread(arrays: Iterable[Any], results: Sequence[TensorSpec | None]) -> tuple
 
 def bound(graph: Graph, bindings: Mapping[str, Tensor]) -> list[Tensor]:
     """The tensors of the inputs, then of the constants; raises `MalformedError` if one is missing or does not fit."""
-    found = []
-    sources: list[Input | Constant] = [*graph.inputs, *graph.constants]
-    for source in sources:
+    for source in graph.sources:
         tensor = bindings.get(source.name)
         if tensor is None:
             raise MalformedError(f"{source.name} is not bound")
         if TensorSpec.of(tensor) != source.spec:
             raise MalformedError(f"{source.name} is {source.spec}, and bound to {TensorSpec.of(tensor)}")
-        found.append(tensor)
-    return found
+    return [bindings[source.name] for source in graph.sources]
 
 
 def _layout(operand: Any) -> Any:
@@ -238,30 +222,26 @@ def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0][:200]
 
 
+CALLS: Final = {"func.call": "callee", "stablehlo.composite": "decomposition"}
+
+
 def _inline(main: Any, functions: Any) -> None:
     """Replace every call in `main` by the called body, and every composite by its decomposition."""
     block = main.regions[0].blocks[0]
     while calls := [each.operation for each in block.operations if each.operation.name in CALLS]:
         for call in calls:
-            name = ir.FlatSymbolRefAttr(call.attributes[CALLS[call.name]]).value
-            _inline_one(call, functions[name].regions[0].blocks[0])
-
-
-CALLS: Final = {"func.call": "callee", "stablehlo.composite": "decomposition"}
-
-
-def _inline_one(call: Any, body: Any) -> None:
-    values = dict(zip(body.arguments, call.operands, strict=True))
-    for source in (each.operation for each in body.operations):
-        if source.name == "func.return":
-            for result, returned in zip(call.results, source.operands, strict=True):
-                result.replace_all_uses_with(values[returned])
-            continue
-        with ir.InsertionPoint(call):
-            clone = source.clone()
-        _rewire(clone, values)
-        values.update(zip(source.results, clone.results, strict=True))
-    call.erase()
+            body = functions[ir.FlatSymbolRefAttr(call.attributes[CALLS[call.name]]).value].regions[0].blocks[0]
+            values = dict(zip(body.arguments, call.operands, strict=True))
+            for source in (each.operation for each in body.operations):
+                if source.name == "func.return":
+                    for result, returned in zip(call.results, source.operands, strict=True):
+                        result.replace_all_uses_with(values[returned])
+                    continue
+                with ir.InsertionPoint(call):
+                    clone = source.clone()
+                _rewire(clone, values)
+                values.update(zip(source.results, clone.results, strict=True))
+            call.erase()
 
 
 def _rewire(operation: Any, values: Any) -> None:
@@ -302,7 +282,14 @@ class JaxEngine:
         def run(arguments: Arguments) -> tuple[Any, ...]:
             arrays = flat(arguments, node)
             signature = Signature(node, tuple(map(spec_of, arrays)))
-            return spread(self._program(signature)(arrays), node.results)
+            key = key_of(signature)
+            if key not in self._programs:
+                self._programs[key] = (
+                    compiled(module_text([node_function(signature)]), node.operator, self._device)
+                    if node.operator in WRITERS
+                    else defined(signature, self._device)
+                )
+            return spread(self._programs[key](arrays), node.results)
 
         return run
 
@@ -315,17 +302,6 @@ class JaxEngine:
             output.name: self.unload(array, specs[output.value].dtype)
             for output, array in zip(graph.outputs, results, strict=True)
         }
-
-    def _program(self, signature: Signature) -> Program:
-        key = key_of(signature)
-        if key not in self._programs:
-            self._programs[key] = self._made(signature)
-        return self._programs[key]
-
-    def _made(self, signature: Signature) -> Program:
-        if signature.node.operator in WRITERS:
-            return compiled(module_text([node_function(signature)]), signature.node.operator, self._device)
-        return defined(signature, self._device)
 
 
 def spec_of(array: Any) -> TensorSpec:

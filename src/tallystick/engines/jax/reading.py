@@ -108,8 +108,8 @@ def _flag(operation: Any, name: str) -> bool:
 def _optional(operation: Any, name: str) -> Iterable[Any]:
     if name not in operation.attributes:
         return ()
-    found: Iterable[Any] = operation.attributes[name]
-    return found
+    listed: Iterable[Any] = operation.attributes[name]
+    return listed
 
 
 def _ranks(operation: Any) -> int:
@@ -147,16 +147,6 @@ def _compare(operation: Any) -> Attributes:
         if kind == "TOTALORDER":
             raise UnavailableError("compares by the total order of floats")
     return {"comparison_direction": _word(operation.attributes["comparison_direction"])}
-
-
-def _broadcast(operation: Any) -> Attributes:
-    shape = _result(operation).shape
-    return {"broadcast_dimensions": _integers(operation, "broadcast_dimensions"), "shape": shape}
-
-
-def _iota(operation: Any) -> Attributes:
-    spec = _result(operation)
-    return {"iota_dimension": _integer(operation, "iota_dimension", 0), "shape": spec.shape, "dtype": spec.dtype}
 
 
 def _lists(*names: str) -> Callable[[Any], Attributes]:
@@ -308,9 +298,16 @@ def _formula(value: Any, formulas: Mapping[Any, str]) -> str:
 
 READERS: Final[Mapping[str, Callable[[Any], Attributes]]] = {
     "stablehlo.compare": _compare,
-    "stablehlo.broadcast_in_dim": _broadcast,
+    "stablehlo.broadcast_in_dim": lambda operation: {
+        "broadcast_dimensions": _integers(operation, "broadcast_dimensions"),
+        "shape": _result(operation).shape,
+    },
     "stablehlo.reshape": lambda operation: {"shape": _result(operation).shape},
-    "stablehlo.iota": _iota,
+    "stablehlo.iota": lambda operation: {
+        "iota_dimension": _integer(operation, "iota_dimension", 0),
+        "shape": _result(operation).shape,
+        "dtype": _result(operation).dtype,
+    },
     "stablehlo.convert": lambda operation: {"dtype": _result(operation).dtype},
     "stablehlo.transpose": _lists("permutation"),
     "stablehlo.slice": _lists("start_indices", "limit_indices", "strides"),

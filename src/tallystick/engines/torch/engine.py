@@ -76,15 +76,11 @@ class PreparedGraph:
 def _run(node: Node, call: Callable[..., Any], slots: Mapping[Ref, int], freed: tuple[int, ...]) -> Run:
     operands = [_slots(operand, slots) for operand in node.operands.values()]
     results = [None if ref is None else slots[ref] for ref in node.outputs]
-    if not _returns_one_tensor(node) or any(isinstance(slot, tuple) for slot in operands):
+    returned = overload_of(node.operator)._schema.returns if node.operator.startswith("aten.") else ()
+    returns_one = [str(value.type) for value in returned] == ["Tensor"]
+    if not returns_one or any(isinstance(slot, tuple) for slot in operands):
         return _general_run(node, call, operands, results, freed)
     return _single_run(call, operands, results[0], freed)  # type: ignore[arg-type]
-
-
-def _returns_one_tensor(node: Node) -> bool:
-    if not node.operator.startswith("aten."):
-        return False
-    return [str(value.type) for value in overload_of(node.operator)._schema.returns] == ["Tensor"]
 
 
 def _single_run(call: Callable[..., Any], operands: Sequence[int], result: int, freed: tuple[int, ...]) -> Run:

@@ -27,10 +27,12 @@ SWITCHES = (
     "ONEDNN_DEFAULT_FPMATH_MODE",
     "PYTORCH_CUDA_ALLOC_CONF",
 )
+MATH_LIBRARY: Final = re.compile(r"(Intel\(R\)|OpenMP|LAPACK|CPU capability|CuDNN|Magma)")
 
 
 def describe_environment(device: Literal["cpu", "cuda"]) -> Environment:
     """The stack of this process on `device`, with the number of threads; it names no host, person or path."""
+    built = [line.strip(" -") for line in torch.__config__.show().splitlines()]
     return Environment(
         python=platform.python_version(),
         system=platform.system(),
@@ -43,8 +45,8 @@ def describe_environment(device: Literal["cpu", "cuda"]) -> Environment:
         cuda=str(torch.version.cuda or "none"),
         cudnn=str(torch.backends.cudnn.version() or "none"),  # type: ignore[no-untyped-call]
         gpus=tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())),
-        math_libraries=tuple(_math_libraries()),
-        variables=_variables(),
+        math_libraries=tuple(line for line in built if MATH_LIBRARY.match(line)),
+        variables={name: os.environ.get(name, "") for name in SWITCHES} | switches_now(),
         packages=dict(_packages()),
     )
 
@@ -56,16 +58,6 @@ def processor_name() -> str:
         return platform.processor() or "unknown"
     match = re.search(r"^model name\s*:\s*(.+)$", information.read_text(errors="replace"), re.MULTILINE)
     return match.group(1).strip() if match else platform.processor() or "unknown"
-
-
-def _math_libraries() -> list[str]:
-    lines = torch.__config__.show().splitlines()
-    named = (line.strip(" -") for line in lines)
-    return [line for line in named if re.match(r"(Intel\(R\)|OpenMP|LAPACK|CPU capability|CuDNN|Magma)", line)]
-
-
-def _variables() -> dict[str, str]:
-    return {name: os.environ.get(name, "") for name in SWITCHES} | switches_now()
 
 
 def switches_now() -> dict[str, str]:

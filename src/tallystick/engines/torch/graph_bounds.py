@@ -9,7 +9,7 @@ honest devices: it is twice as large for F32, and hardly larger for BF16. Judges
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Final
@@ -84,7 +84,8 @@ class GraphBounds:
             raise MalformedError(f"products are bounded by {MAGNITUDES} or {NORMS}, not {products[:40]!r}")
         self.graph, self.engine = graph, TorchEngine(device)
         self._specs, self._traced = graph.specs(), dict[Any, GraphModule | None]()
-        self._weights = {name: self._load(bindings, name) for name in _weights(graph)}
+        fixed = (each.name for each in graph.sources if isinstance(each, Constant) or each.role is Role.WEIGHT)
+        self._weights = {name: self._load(bindings, name) for name in fixed}
         self._held = {name: self._ball(name, value) for name, value in self._weights.items()}
         self._least = {name: _least(ball) for name, ball in self._held.items()}
         settings = (precision, model, self.engine.name == "torch", products == NORMS)
@@ -222,10 +223,6 @@ class OperatorReading:
         return [ball for ref, ball in pairs if ref in self.outputs and ball is not None]
 
 
-def _weights(graph: Graph) -> Iterator[Ref]:
-    return (each.name for each in graph.sources if isinstance(each, Constant) or each.role is Role.WEIGHT)
-
-
 def _least(x: Ball) -> float:
     """The smallest magnitude of an operand besides 0, infinite if there is none; 0 where the rules are not for it."""
     if x.dtype not in FORMATS or not x.array.numel():
@@ -235,14 +232,11 @@ def _least(x: Ball) -> float:
     least, largest = torch.aminmax(x.size)
     if not float(largest) < LARGEST:
         return 0.0
-    return float(least) or _least_but_0(x.size)
-
-
-def _least_but_0(size: torch.Tensor) -> float:
-    """The bits of magnitudes are in their order; one less, and without the sign, those of 0 are the largest."""
-    bits = size.view(torch.int32) - 1
-    least = int(bits.bitwise_and_(ALL_BITS).amin())
-    return math.inf if least == ALL_BITS else float(torch.tensor(least + 1, dtype=torch.int32).view(torch.float32))
+    if float(least):
+        return float(least)
+    # the bits of magnitudes are in their order; one less, and without the sign, those of 0 are the largest
+    bits = int((x.size.view(torch.int32) - 1).bitwise_and_(ALL_BITS).amin())
+    return math.inf if bits == ALL_BITS else float(torch.tensor(bits + 1, dtype=torch.int32).view(torch.float32))
 
 
 def _moves(node: Node) -> bool:

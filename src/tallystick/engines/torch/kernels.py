@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
+import array_api_compat.torch
 import numpy as np
 import torch
 
 from tallystick.core.errors import UnavailableError
 from tallystick.core.tensors import numpy_dtype
-from tallystick.engines.torch.randomness import drawn_by_element, drawn_by_one_word, drawn_mask, drawn_uniform, moved
+from tallystick.engines.torch.randomness import DRAWING
 from tallystick.engines.torch.tensors import DTYPES, dtype_name
 from tallystick.programs.graph import Graph, Node, Ref
 from tallystick.programs.operators.arrays import Array, ArrayLibrary, Index, standard_name
@@ -25,15 +25,10 @@ from tallystick.programs.operators.values import Value, Values
 
 @dataclass(frozen=True)
 class _Torch:
-    """PyTorch; U16, U32 and U64 have few operators there."""
+    """PyTorch by the functions of the namespace `xp`; U16, U32 and U64 have few operators there."""
 
+    xp: Any
     name = "torch"
-
-    @cached_property
-    def xp(self) -> Any:
-        import array_api_compat.torch
-
-        return array_api_compat.torch
 
     def dtype(self, name: str) -> Any:
         return getattr(self.xp, standard_name(name))
@@ -45,13 +40,13 @@ class _Torch:
         return True
 
     def asarray(self, elements: Any, dtype: str) -> Array:
-        held = self.xp.asarray(np.array(elements, numpy_dtype(dtype)))
-        return held.view(self.dtype(dtype))
+        array = self.xp.asarray(np.array(elements, numpy_dtype(dtype)))
+        return array.view(self.dtype(dtype))
 
     def storage(self, x: Array) -> np.ndarray[Any, Any]:
-        held = x.detach().cpu()
-        is_bfloat16 = held.dtype == self.xp.bfloat16
-        return np.asarray((held.contiguous().view(self.xp.uint16) if is_bfloat16 else held).numpy())
+        array = x.detach().cpu()
+        is_bfloat16 = array.dtype == self.xp.bfloat16
+        return np.asarray((array.contiguous().view(self.xp.uint16) if is_bfloat16 else array).numpy())
 
     def convert(self, x: Array, dtype: str) -> Array:
         return x.to(self.dtype(dtype))
@@ -79,73 +74,34 @@ class _Torch:
         return x.unfold(axis, dilation * (size - 1) + 1, stride)[..., ::dilation]
 
 
-TORCH: Final[ArrayLibrary] = _Torch()
-
-
-@dataclass(frozen=True)
-class _Quick(_Torch):
-    """PyTorch for arrays of one dtype."""
-
-    @cached_property
-    def xp(self) -> Any:
-        return _QuickNames()
+TORCH: Final[ArrayLibrary] = _Torch(array_api_compat.torch)
 
 
 class _QuickNames:
-    """The namespace of the standard, with PyTorch's own functions where operands have one dtype.
+    """The namespace of the standard, with PyTorch's own functions where all operands have one dtype.
 
     Those of the standard first look for operands that PyTorch would promote otherwise, which takes longer than small
     operations themselves.
     """
 
-    @cached_property
-    def _standard(self) -> Any:
-        return TORCH.xp
-
     def __getattr__(self, name: str) -> Any:
-        import torch
-
-        found = getattr(torch, _QUICK[name]) if name in _QUICK else getattr(self._standard, name)
-        setattr(self, name, found)
-        return found
+        function = getattr(torch, _QUICK[name]) if name in _QUICK else getattr(TORCH.xp, name)
+        setattr(self, name, function)
+        return function
 
 
 _EQUAL_NAMES: Final = (
     *("abs", "sqrt", "exp", "expm1", "log", "log1p", "tanh", "sin", "cos", "isfinite", "isinf", "where"),
     *("any", "all", "add", "sum", "stack", "reshape", "broadcast_to"),
 )
-_QUICK: Final = {
-    **{name: name for name in _EQUAL_NAMES},
+_QUICK: Final = {name: name for name in _EQUAL_NAMES} | {
     "negative": "neg",
     "subtract": "sub",
     "multiply": "mul",
     "divide": "div",
     "permute_dims": "permute",
 }
-
-QUICK: Final[ArrayLibrary] = _Quick()
-
-
-# An operator that PyTorch has no kernel for, computed from its definition with PyTorch's tensors.
-
-
-def defined(described: Operator, node: Node) -> Callable[..., Any]:
-    """An operator of another dialect runs from its own definition, on PyTorch's arrays."""
-    names = [parameter.name for parameter in described.parameters if parameter.is_operand]
-
-    def run(*given: Any) -> tuple[Any, ...]:
-        algebra = Values(TORCH)
-        operands = {name: _value(operand) for name, operand in zip(names, given, strict=True)}
-        read = described.read(algebra, operands | dict(node.attributes))
-        return tuple(None if value is None else value.array for value in read)
-
-    return run
-
-
-def _value(operand: Any) -> Any:
-    if isinstance(operand, list | tuple):
-        return tuple(_value(item) for item in operand)
-    return None if operand is None else Value(operand, dtype_name(operand.dtype))
+QUICK: Final[ArrayLibrary] = _Torch(_QuickNames())
 
 
 # The operator `tally.fused_adam` by PyTorch's own fused kernel, which has roundings of its own.
@@ -154,7 +110,7 @@ def _value(operand: Any) -> Any:
 @torch.library.custom_op(
     "tally::fused_adam",
     mutates_args=(),
-    schema="(Tensor weight, Tensor gradient, Tensor exp_avg, Tensor exp_avg_sq, Tensor step, Tensor learning_rate, "
+    schema="(Tensor weight, Tensor gradient, Tensor exp_avg, Tensor exp_avg_sq, Tensor step, Tensor learning_rate, *, "
     "float beta1, float beta2, float eps, float weight_decay, bool decoupled, bool maximize) "
     "-> (Tensor, Tensor, Tensor)",
 )
@@ -165,32 +121,16 @@ def fused_adam(
     exp_avg_sq: torch.Tensor,
     step: torch.Tensor,
     learning_rate: torch.Tensor,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    weight_decay: float,
+    *,
     decoupled: bool,
-    maximize: bool,
+    **settings: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Weight, exp_avg and exp_avg_sq after the step; `step` counts it already."""
-    moved, mean, square = weight.clone(), exp_avg.clone(), exp_avg_sq.clone()
-    kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
-    kernel(
-        [moved],
-        [gradient],
-        [mean],
-        [square],
-        [],
-        [step],
-        amsgrad=False,
-        lr=learning_rate.item(),
-        beta1=beta1,
-        beta2=beta2,
-        weight_decay=weight_decay,
-        eps=eps,
-        maximize=maximize,
-    )
-    return moved, mean, square
+    after, mean, square = weight.clone(), exp_avg.clone(), exp_avg_sq.clone()
+    kernel: Any = torch._fused_adamw_ if decoupled else torch._fused_adam_
+    rate = learning_rate.item()
+    kernel([after], [gradient], [mean], [square], [], [step], amsgrad=False, lr=rate, **settings)
+    return after, mean, square
 
 
 @fused_adam.register_fake
@@ -222,33 +162,22 @@ IN_PLACE: Final = {
 } | {"aten.mul.Scalar": "aten.mul_.Tensor"}  # `mul_.Scalar` rounds the number to the 16 bits of its operand first
 """Elementwise operators and the overloads that write over their first operand; both compute the same bits."""
 
-ALLOCATING: Final = frozenset(IN_PLACE) | {
-    "aten._log_softmax.default",
-    "aten._log_softmax_backward_data.default",
-    "aten._softmax.default",
-    "aten._softmax_backward_data.default",
-    "aten._to_copy.default",
-    "aten.addmm.default",
-    "aten.bmm.default",
-    "aten.cat.default",
-    "aten.clone.default",
-    "aten.convolution_backward.default",
-    "aten.embedding_dense_backward.default",
-    "aten.exp.default",
-    "aten.gelu_backward.default",
-    "aten.mm.default",
-    "aten.native_batch_norm_backward.default",
-    "aten.native_group_norm_backward.default",
-    "aten.native_layer_norm_backward.default",
-    "aten.pow.Tensor_Scalar",
-    "aten.reciprocal.default",
-    "aten.rsqrt.default",
-    "aten.silu_backward.default",
-    "aten.slice_backward.default",
-    "aten.sqrt.default",
-    "aten.sum.dim_IntList",
-    "aten.threshold_backward.default",
-}
+ALLOCATING: Final = frozenset(
+    {
+        *IN_PLACE,
+        *("aten.pow.Tensor_Scalar", "aten.sum.dim_IntList"),
+        *(
+            f"aten.{name}.default"
+            for name in (
+                *("_log_softmax", "_log_softmax_backward_data", "_softmax", "_softmax_backward_data"),
+                *("_to_copy", "addmm", "bmm", "cat", "clone", "convolution_backward"),
+                *("embedding_dense_backward", "exp", "gelu_backward", "mm", "native_batch_norm_backward"),
+                *("native_group_norm_backward", "native_layer_norm_backward", "reciprocal", "rsqrt"),
+                *("silu_backward", "slice_backward", "sqrt", "threshold_backward"),
+            )
+        ),
+    }
+)
 """Operators whose results have newly allocated memory."""
 
 
@@ -258,21 +187,21 @@ def in_place_nodes(graph: Graph, consumed: Collection[Ref] = ()) -> frozenset[in
     `consumed` are inputs whose tensors may be overwritten; each must have memory that nothing else uses.
     """
     groups, specs = _groups(graph), graph.specs()
-    last_read = _last_reads(graph, groups)
+    last_read: dict[int, int] = {}
+    for node in graph.nodes:
+        last_read |= {groups[ref]: node.number for ref in node.refs}
+    # outputs are read after all nodes
+    last_read |= {groups[output.value]: graph.nodes[-1].number + 1 for output in graph.outputs if graph.nodes}
     owned = set(consumed) | {ref for node in graph.nodes if node.operator in ALLOCATING for ref in node.outputs if ref}
     chosen: set[int] = set()
     for node in graph.nodes:
         first = node.refs[0] if node.operator in IN_PLACE else None
         if first is None or first not in owned or node.results[0] != specs[first]:
             continue
-        if last_read[groups[first]] == node.number and _is_alone(node, first, groups):
+        is_alone = all(groups[ref] != groups[first] or ref == first for ref in node.refs)
+        if last_read[groups[first]] == node.number and is_alone:
             chosen.add(node.number)
     return frozenset(chosen)
-
-
-def _is_alone(node: Node, first: Ref, groups: dict[Ref, int]) -> bool:
-    """Whether no other operand shares memory with the operand that is overwritten."""
-    return all(groups[ref] != groups[first] or ref == first for ref in node.refs)
 
 
 def _groups(graph: Graph) -> dict[Ref, int]:
@@ -285,25 +214,12 @@ def _groups(graph: Graph) -> dict[Ref, int]:
             ref = parent[ref]
         return ref
 
-    for one, other in _perhaps_shared(graph):
-        parent[root(one)] = root(other)
+    for node in (node for node in graph.nodes if node.operator not in ALLOCATING):
+        for result in filter(None, node.outputs):
+            for ref in node.refs:
+                parent[root(result)] = root(ref)
     numbers = {name: index for index, name in enumerate(parent)}
     return {ref: numbers[root(ref)] for ref in parent}
-
-
-def _perhaps_shared(graph: Graph) -> Iterator[tuple[Ref, Ref]]:
-    for node in graph.nodes:
-        if node.operator not in ALLOCATING:
-            yield from ((result, ref) for result in node.outputs if result for ref in node.refs)
-
-
-def _last_reads(graph: Graph, groups: dict[Ref, int]) -> dict[int, int]:
-    """The number of the last node that reads a value of each group; outputs are read after all nodes."""
-    found: dict[int, int] = {}
-    for node in graph.nodes:
-        found |= {groups[ref]: node.number for ref in node.refs}
-    end = graph.nodes[-1].number + 1 if graph.nodes else 0
-    return found | {groups[output.value]: end for output in graph.outputs}
 
 
 # Turns a node into a call of PyTorch's kernel for its operator.
@@ -318,14 +234,7 @@ ZEROS: Final = {
 """Uninitialised memory is zero, because the definitions of graphs have no undefined values."""
 STRIDED: Final = "aten.new_empty_strided.default"
 ADDING: Final = frozenset({"aten.index_put.default", "aten._unsafe_index_put.default"})
-ADDED: Final[Mapping[str, Callable[..., Any]]] = {
-    "tally.philox_uniform": drawn_uniform,
-    "tally.dropout_mask": drawn_mask,
-    "tally.mt19937_move": moved,
-    "tally.mt19937_mask": drawn_by_element,
-    "tally.mcg31_mask": drawn_by_one_word,
-    "tally.fused_adam": fused_adam,
-}
+ADDED: Final[Mapping[str, Callable[..., Any]]] = {**DRAWING, "tally.fused_adam": fused_adam}
 """Operators that this project adds to PyTorch: faster than their definitions, or with a kernel's own roundings."""
 VIEWS: Final = frozenset({"aten.view.default", "aten._unsafe_view.default"})
 
@@ -333,11 +242,11 @@ VIEWS: Final = frozenset({"aten.view.default", "aten._unsafe_view.default"})
 def prepared(node: Node, device: str, in_place: bool = False) -> Callable[..., Any]:
     """A function from the operands, in the order of the parameters, to the kernel's return value."""
     described = operator(node.operator)
+    if node.operator in ADDED:
+        kernel, settings = ADDED[node.operator], _settings(described, node)
+        return lambda *operands: kernel(*operands, **settings)
     if described.dialect != "aten":
-        if node.operator in ADDED:
-            return _added(described, node)
-
-        return defined(described, node)
+        return _defined(described, node)
     name = IN_PLACE[node.operator] if in_place else ZEROS.get(node.operator, node.operator)
     call = _bound(overload_of(name), described, node, device)
     if node.operator == STRIDED:
@@ -345,6 +254,23 @@ def prepared(node: Node, device: str, in_place: bool = False) -> Callable[..., A
     if node.operator in ADDING and node.attributes["accumulate"]:
         return _in_order(call)
     return _viewing(call, node) if node.operator in VIEWS else call
+
+
+def _defined(described: Operator, node: Node) -> Callable[..., Any]:
+    """An operator of another dialect by its definition, on PyTorch's arrays."""
+    names = [parameter.name for parameter in described.parameters if parameter.is_operand]
+
+    def value(operand: Any) -> Any:
+        if isinstance(operand, list | tuple):
+            return tuple(value(item) for item in operand)
+        return None if operand is None else Value(operand, dtype_name(operand.dtype))
+
+    def run(*operands: Any) -> tuple[Any, ...]:
+        given = dict(zip(names, map(value, operands), strict=True)) | dict(node.attributes)
+        results = described.read(Values(TORCH), given)
+        return tuple(None if result is None else result.array for result in results)
+
+    return run
 
 
 def _in_order(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -381,23 +307,21 @@ def refusal(node: Node | None, error: BaseException) -> UnavailableError:
     return UnavailableError(f"{node.operator} (node {node.number}) does not run here: {reason[:200]}")
 
 
-def _added(described: Operator, node: Node) -> Callable[..., Any]:
-    kernel = ADDED[node.operator]
-    constants = {name: _constant(described, name, value) for name, value in node.attributes.items()}
-    return lambda *operands: kernel(*operands, **constants)
-
-
 def _bound(overload: torch._ops.OpOverload, described: Operator, node: Node, device: str) -> Callable[..., Any]:
     """The kernel with its attributes filled in; arguments that equal their default are left out."""
     operands = [parameter.name for parameter in described.parameters if parameter.is_operand]
-    constants = {name: _constant(described, name, value) for name, value in node.attributes.items()}
-    constants |= _placement(overload, operands, device)
-    arguments = overload._schema.arguments
-    named = {a.name: constants[a.name] for a in arguments if a.kwarg_only and _is_set(a, constants)}
-    positional = [argument for argument in arguments if not argument.kwarg_only]
-    while positional and positional[-1].name not in operands and not _is_set(positional[-1], constants):
+    arguments = {argument.name: argument for argument in overload._schema.arguments}
+    settings = _settings(described, node)
+    # where results are placed: clones are contiguous, new and moved tensors go to the engine's device
+    if str(overload) == "aten.clone.default":
+        settings["memory_format"] = torch.contiguous_format
+    elif "device" in arguments and (not operands or not arguments["device"].has_default_value()):
+        settings["device"] = torch.device(device)
+    named = {name: settings[name] for name, each in arguments.items() if each.kwarg_only and _is_set(each, settings)}
+    positional = [argument for argument in arguments.values() if not argument.kwarg_only]
+    while positional and positional[-1].name not in operands and not _is_set(positional[-1], settings):
         positional.pop()
-    order = {argument.name: constants.get(argument.name) for argument in positional}
+    order = {argument.name: settings.get(argument.name) for argument in positional}
     return _filled(overload._op, operands, order, named)
 
 
@@ -407,52 +331,38 @@ def _filled(
     """A call with the operands alone: `order` has the positional arguments, `named` those given by name only."""
     if not set(operands) <= order.keys():
         return lambda *given: kernel(**{**order, **named, **dict(zip(operands, given, strict=True))})
-    if list(order)[: len(operands)] != operands:
-        return _scattered(kernel, [list(order).index(name) for name in operands], list(order.values()), named)
-    rest = list(order.values())[len(operands) :]
-    return (lambda *given: kernel(*given, *rest, **named)) if rest or named else kernel
+    if list(order)[: len(operands)] == operands:
+        rest = list(order.values())[len(operands) :]
+        return (lambda *given: kernel(*given, *rest, **named)) if rest or named else kernel
+    places, template = [list(order).index(name) for name in operands], list(order.values())
 
-
-def _scattered(
-    kernel: Callable[..., Any], places: Sequence[int], template: Sequence[Any], named: Mapping[str, Any]
-) -> Callable[..., Any]:
-    """A call for a kernel whose operands come between attributes: `places` are their positions in `template`."""
-
-    def call(*given: Any) -> Any:
+    def scattered(*given: Any) -> Any:  # the operands come between attributes
         arguments = list(template)
         for place, value in zip(places, given, strict=True):
             arguments[place] = value
         return kernel(*arguments, **named)
 
-    return call
+    return scattered
 
 
-def _is_set(argument: Any, constants: Mapping[str, Any]) -> bool:
-    if argument.name not in constants:
-        return False
-    value = constants[argument.name]
-    return (
-        not argument.has_default_value()
-        or type(value) is not type(argument.default_value)
-        or (value != argument.default_value)
-    )
+def _is_set(argument: Any, settings: Mapping[str, Any]) -> bool:
+    """Whether an argument has a value, and another one than its default."""
+    if argument.name not in settings or not argument.has_default_value():
+        return argument.name in settings
+    value, default = settings[argument.name], argument.default_value
+    return type(value) is not type(default) or bool(value != default)
 
 
-def _constant(described: Operator, name: str, value: Any) -> Any:
-    kind = next(parameter.kind for parameter in described.parameters if parameter.name == name)
-    if value is not None and kind.startswith("dtype"):
-        return DTYPES[value]
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _placement(overload: torch._ops.OpOverload, operands: Sequence[str], device: str) -> dict[str, Any]:
-    """Arguments of memory placement: new and moved tensors go to the engine's device; clones are contiguous."""
-    arguments = {argument.name: argument for argument in overload._schema.arguments}
-    if str(overload) == "aten.clone.default":
-        return {"memory_format": torch.contiguous_format}
-    if "device" in arguments and (not operands or not arguments["device"].has_default_value()):
-        return {"device": torch.device(device)}
-    return {}
+def _settings(described: Operator, node: Node) -> dict[str, Any]:
+    """The attributes of a node as PyTorch takes them."""
+    dtypes = {parameter.name for parameter in described.parameters if parameter.kind.startswith("dtype")}
+    settings: dict[str, Any] = dict(node.attributes)
+    for name, value in settings.items():
+        if name in dtypes and value is not None:
+            settings[name] = DTYPES[value]
+        elif isinstance(value, tuple):
+            settings[name] = list(value)
+    return settings
 
 
 def _viewing(call: Callable[..., Any], node: Node) -> Callable[..., Any]:

@@ -78,14 +78,14 @@ Setting: TypeAlias = tuple[str, str]
 class KnownOptimizer:
     """An optimizer whose steps can be captured.
 
-    A group has the settings of the rule `kind` under the same `names`; `others` gives those that are read otherwise.
-    `refused` names settings whose arithmetic is another one. `begins_otherwise` says of a rule that the first step of
-    the optimizer is another one, and no slot counts steps.
+    `names` are the settings of the rule `kind` that a group has under the same name, in one string; `others` gives
+    those that it has otherwise. `refused` names settings whose arithmetic is another one. `begins_otherwise` says of a
+    rule that the first step of the optimizer is another one, and no slot counts steps.
     """
 
     kind: type[GroupRule]
     update: Update
-    names: Sequence[str]
+    names: str
     others: Callable[[Any, Group], Mapping[str, Any]] = lambda _optimizer, _group: {}
     refused: Callable[[Group], Iterable[Setting]] = lambda _: ()
     takes_tensor_rate: bool = False
@@ -93,13 +93,9 @@ class KnownOptimizer:
 
     def rule(self, optimizer: torch.optim.Optimizer, group: Group) -> GroupRule:
         """The rule of a group; raises `ValidationError` for a setting that no rule states."""
-        return self.kind(**{name: group[name] for name in self.names}, **self.others(optimizer, group))
-
-
-def _pair(numbers: Iterable[Any]) -> tuple[float, float]:
-    """Two numbers of Python, such as betas."""
-    first, second = numbers
-    return float(first), float(second)
+        given = {name: group[name] for name in self.names.split()}
+        numbers = {name: tuple(map(float, value)) for name, value in given.items() if isinstance(value, list | tuple)}
+        return self.kind(**given | numbers, **self.others(optimizer, group))
 
 
 # What the arithmetic of several optimizers has in common.
@@ -163,12 +159,12 @@ def _orthogonal(rule: MuonRule, matrix: Tensor) -> Tensor:
     """Newton–Schulz iterations in bfloat16, of the matrix or its transpose, whichever is wide."""
     a, b, c = rule.coefficients
     is_tall = matrix.size(0) > matrix.size(1)
-    found = matrix.bfloat16().T if is_tall else matrix.bfloat16()
-    found = found / found.norm().clamp(min=rule.eps)
+    rows = matrix.bfloat16().T if is_tall else matrix.bfloat16()
+    rows = rows / rows.norm().clamp(min=rule.eps)
     for _ in range(rule.steps):
-        gram = found @ found.T
-        found = torch.addmm(found, torch.addmm(gram, gram, gram, beta=b, alpha=c), found, beta=a)
-    return found.T if is_tall else found
+        gram = rows @ rows.T
+        rows = torch.addmm(rows, torch.addmm(gram, gram, gram, beta=b, alpha=c), rows, beta=a)
+    return rows.T if is_tall else rows
 
 
 # The optimizers that divide by means or sums of squared gradients.
@@ -176,10 +172,15 @@ def _orthogonal(rule: MuonRule, matrix: Tensor) -> Tensor:
 
 def _adam(rule: AdamRule, parameter: Tensor, gradient: Tensor, slots: Tensors, scalars: Scalars) -> Updated:
     """`torch.optim.Adam` and `AdamW`, also AMSGrad."""
-    if rule.fused:
-        return _fused_adam(rule, parameter, gradient, slots, scalars)
-    gradient = -gradient if rule.maximize else gradient
     first, second = rule.betas
+    if rule.fused:  # one kernel, which rounds otherwise than single operators, and computes its scalars itself
+        step = slots["step"] + 1
+        tensors = (parameter, gradient, slots["exp_avg"], slots["exp_avg_sq"], step, scalars.exact["learning_rate"])
+        settings = {"beta1": first, "beta2": second, "eps": rule.eps, "weight_decay": rule.weight_decay}
+        is_decoupled = rule.kind == "adamw"
+        moved, mean, square = fused_adam(*tensors, **settings, decoupled=is_decoupled, maximize=rule.maximize)
+        return moved, {"step": step, "exp_avg": mean, "exp_avg_sq": square}
+    gradient = -gradient if rule.maximize else gradient
     if rule.weight_decay and rule.kind == "adamw":
         parameter = (wide(parameter) * scalars.wide["decay"]).to(parameter.dtype)
     elif rule.weight_decay:
@@ -192,15 +193,6 @@ def _adam(rule: AdamRule, parameter: Tensor, gradient: Tensor, slots: Tensors, s
     denominator = (wide(square.sqrt()) / scalars.wide["root_correction"]).to(square.dtype).add(rule.eps)
     moved = torch.addcdiv(wide(parameter), wide(mean) * scalars.wide["step_size"], wide(denominator))
     return moved.to(parameter.dtype), kept
-
-
-def _fused_adam(rule: AdamRule, parameter: Tensor, gradient: Tensor, slots: Tensors, scalars: Scalars) -> Updated:
-    """One kernel for all of Adam, which rounds otherwise than single operators, and its scalars itself."""
-    step, (first, second) = slots["step"] + 1, rule.betas
-    tensors = (parameter, gradient, slots["exp_avg"], slots["exp_avg_sq"], step, scalars.exact["learning_rate"])
-    settings = (first, second, rule.eps, rule.weight_decay, rule.kind == "adamw", rule.maximize)
-    moved, mean, square = fused_adam(*tensors, *settings)
-    return moved, {"step": step, "exp_avg": mean, "exp_avg_sq": square}
 
 
 def _adamax(rule: AdamaxRule, parameter: Tensor, gradient: Tensor, slots: Tensors, scalars: Scalars) -> Updated:
@@ -334,8 +326,8 @@ def _scaled(
     return {"exp_avg_sq_row": row, "exp_avg_sq_col": column}, shares * column.unsqueeze(-2).rsqrt() * gradient
 
 
-def _faded(moment: Tensor, found: Tensor, scalars: Scalars) -> Tensor:
-    return torch.addcmul(moment * scalars["moment_decay"], found, scalars["moment_share"])
+def _faded(moment: Tensor, values: Tensor, scalars: Scalars) -> Tensor:
+    return torch.addcmul(moment * scalars["moment_decay"], values, scalars["moment_share"])
 
 
 def _of_rate(rule: TransformersAdafactorRule, root: Tensor, scalars: Scalars, factor: float) -> Tensor:
@@ -353,14 +345,16 @@ def _root_mean_square(values: Tensor) -> Tensor:
     return root
 
 
-# Settings that a rule has under another name or in another form, and settings that cannot be captured.
+# Settings that a rule has in another form, and settings that cannot be captured.
 
 
 def _of_adam(_optimizer: Any, group: Group) -> dict[str, Any]:
-    rate, (first, second) = group["lr"], group["betas"]
+    rate = group["lr"]
     is_single = isinstance(rate, Tensor) and rate.dtype == torch.float32 and not group["fused"]
+    kind = "adamw" if group["decoupled_weight_decay"] else "adam"
+    first, second = group["betas"]
     return {
-        "kind": "adamw" if group["decoupled_weight_decay"] else "adam",
+        "kind": kind,
         "betas": (first, second),
         "fused": bool(group["fused"]),
         "rate_dtype": "F32" if is_single else None,
@@ -368,28 +362,9 @@ def _of_adam(_optimizer: Any, group: Group) -> dict[str, Any]:
 
 
 def _of_lion(optimizer: Any, group: Group) -> dict[str, Any]:
-    decay = group["weight_decay"]
-    if optimizer.decoupled_wd:  # the decay is independent of the learning rate, and was divided by the first one
-        decay = decay / optimizer._init_lr
-    return {"betas": _pair(group["betas"]), "weight_decay": decay}
-
-
-def _of_muon(_optimizer: Any, group: Group) -> dict[str, Any]:
-    coefficients, adjust = tuple(group["ns_coefficients"]), group["adjust_lr_fn"] or "original"
-    return {"coefficients": coefficients, "steps": group["ns_steps"], "adjust": adjust}
-
-
-def _of_adafactor(_optimizer: Any, group: Group) -> dict[str, Any]:
-    first, second = group["eps"]
-    return {"eps1": first, "eps2": second, "clip": group["d"]}
-
-
-def _with_betas(_optimizer: Any, group: Group) -> dict[str, Any]:
-    return {"betas": _pair(group["betas"])}
-
-
-def _with_betas_and_decoupling(_optimizer: Any, group: Group) -> dict[str, Any]:
-    return {"betas": _pair(group["betas"]), "decoupled": group["decoupled_weight_decay"]}
+    # an independent decay does not follow the learning rate, and was divided by the first one
+    rate = optimizer._init_lr if optimizer.decoupled_wd else 1
+    return {"weight_decay": group["weight_decay"] / rate}
 
 
 def _refuse_fused(group: Group) -> Iterator[Setting]:
@@ -414,37 +389,52 @@ def _refuse_tensor_rate(group: Group) -> Iterator[Setting]:
 
 # All optimizers that can be captured; one more is a rule in `formats.optimizers`, its arithmetic here, and two rows.
 
-_COMMON: Final = ("eps", "weight_decay", "maximize")
-_ADAM: Final = KnownOptimizer(AdamRule, _adam, (*_COMMON, "amsgrad"), _of_adam, _refuse_of_adam, takes_tensor_rate=True)
+_COMMON: Final = "eps weight_decay maximize"
+_ADAM: Final = KnownOptimizer(AdamRule, _adam, f"{_COMMON} amsgrad", _of_adam, _refuse_of_adam, takes_tensor_rate=True)
 KNOWN: Final[Mapping[str, KnownOptimizer]] = {
-    "lion_pytorch.lion_pytorch.Lion": KnownOptimizer(LionRule, _lion, (), _of_lion),
+    "lion_pytorch.lion_pytorch.Lion": KnownOptimizer(LionRule, _lion, "betas", _of_lion),
     "torch.optim.Adafactor": KnownOptimizer(
-        AdafactorRule, _adafactor, ("beta2_decay", "weight_decay", "maximize"), _of_adafactor
+        AdafactorRule,
+        _adafactor,
+        "beta2_decay weight_decay maximize",
+        lambda _, group: {"eps1": group["eps"][0], "eps2": group["eps"][1], "clip": group["d"]},
     ),
-    "torch.optim.Muon": KnownOptimizer(MuonRule, _muon, ("weight_decay", "momentum", "nesterov", "eps"), _of_muon),
-    "torch.optim.adadelta.Adadelta": KnownOptimizer(AdadeltaRule, _adadelta, ("rho", *_COMMON)),
+    "torch.optim.Muon": KnownOptimizer(
+        MuonRule,
+        _muon,
+        "weight_decay momentum nesterov eps",
+        lambda _, group: {
+            "coefficients": tuple(group["ns_coefficients"]),
+            "steps": group["ns_steps"],
+            "adjust": group["adjust_lr_fn"] or "original",
+        },
+    ),
+    "torch.optim.adadelta.Adadelta": KnownOptimizer(AdadeltaRule, _adadelta, f"{_COMMON} rho"),
     "torch.optim.adagrad.Adagrad": KnownOptimizer(
         AdagradRule,
         _adagrad,
-        ("lr_decay", *_COMMON),
+        f"{_COMMON} lr_decay",
         # the sums of all groups start at one number
         lambda optimizer, _: {"initial_accumulator_value": optimizer.defaults["initial_accumulator_value"]},
         _refuse_fused,
     ),
     "torch.optim.adam.Adam": _ADAM,
-    "torch.optim.adamax.Adamax": KnownOptimizer(AdamaxRule, _adamax, _COMMON, _with_betas),
+    "torch.optim.adamax.Adamax": KnownOptimizer(AdamaxRule, _adamax, f"{_COMMON} betas"),
     "torch.optim.adamw.AdamW": _ADAM,
     "torch.optim.nadam.NAdam": KnownOptimizer(
-        NadamRule, _nadam, (*_COMMON, "momentum_decay"), _with_betas_and_decoupling
+        NadamRule,
+        _nadam,
+        f"{_COMMON} betas momentum_decay",
+        lambda _, group: {"decoupled": group["decoupled_weight_decay"]},
     ),
-    "torch.optim.radam.RAdam": KnownOptimizer(RadamRule, _radam, _COMMON, _with_betas_and_decoupling),
-    "torch.optim.rmsprop.RMSprop": KnownOptimizer(
-        RmspropRule, _rmsprop, ("alpha", "eps", "weight_decay", "momentum", "centered", "maximize")
+    "torch.optim.radam.RAdam": KnownOptimizer(
+        RadamRule, _radam, f"{_COMMON} betas", lambda _, group: {"decoupled": group["decoupled_weight_decay"]}
     ),
+    "torch.optim.rmsprop.RMSprop": KnownOptimizer(RmspropRule, _rmsprop, f"{_COMMON} alpha momentum centered"),
     "torch.optim.sgd.SGD": KnownOptimizer(
         SgdRule,
         _sgd,
-        ("weight_decay", "momentum", "nesterov", "maximize", "dampening"),
+        "weight_decay momentum nesterov maximize dampening",
         refused=_refuse_fused,
         takes_tensor_rate=True,
         begins_otherwise=lambda rule: rule.momentum > 0 and rule.dampening > 0,
@@ -452,9 +442,8 @@ KNOWN: Final[Mapping[str, KnownOptimizer]] = {
     "transformers.optimization.Adafactor": KnownOptimizer(
         TransformersAdafactorRule,
         _transformers_adafactor,
-        ("clip_threshold", "decay_rate", "beta1", "weight_decay", "scale_parameter", "relative_step", "warmup_init"),
-        lambda _, group: {"eps": _pair(group["eps"])},
-        _refuse_tensor_rate,
+        "eps clip_threshold decay_rate beta1 weight_decay scale_parameter relative_step warmup_init",
+        refused=_refuse_tensor_rate,
         takes_tensor_rate=True,
     ),
 }
@@ -468,18 +457,16 @@ OFF: Final = ("capturable", "differentiable")
 
 def rules_of(optimizer: torch.optim.Optimizer) -> tuple[GroupRule, ...]:
     """The rule of every parameter group, in order; raises `UnavailableError` if its arithmetic is not supported."""
-    return tuple(rule for each in each_of(optimizer) for rule in _rules(each))
-
-
-def _rules(optimizer: torch.optim.Optimizer) -> tuple[GroupRule, ...]:
-    known, name = _known(optimizer), type(optimizer).__name__
-    for group in optimizer.param_groups:
-        for setting, _ in unsupported(optimizer, group):
+    rules: list[GroupRule] = []
+    for each in each_of(optimizer):
+        known, name = _known(each), type(each).__name__
+        for setting, _ in (pair for group in each.param_groups for pair in unsupported(each, group)):
             raise UnavailableError(f"{name} with {setting} cannot be captured")
-    try:
-        return tuple(known.rule(optimizer, group) for group in optimizer.param_groups)
-    except ValidationError as error:
-        raise UnavailableError(f"{name} cannot be captured: {explain(error)}") from None
+        try:
+            rules += [known.rule(each, group) for group in each.param_groups]
+        except ValidationError as error:
+            raise UnavailableError(f"{name} cannot be captured: {explain(error)}") from None
+    return tuple(rules)
 
 
 def each_of(optimizer: torch.optim.Optimizer) -> Sequence[torch.optim.Optimizer]:

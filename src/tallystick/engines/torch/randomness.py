@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -47,31 +47,6 @@ def drawn_mask(seed: torch.Tensor, offset: int, size: Sequence[int], keep: float
     return (_fractions(seed, offset, size, 53) < keep).to(seed.device, dtype)
 
 
-# Traces hold these; replays call the functions themselves, because PyTorch loads its compiler for a custom operator.
-philox_uniform = torch.library.custom_op(
-    "tally::philox_uniform",
-    drawn_uniform,
-    mutates_args=(),
-    schema="(Tensor seed, int offset, SymInt[] size, ScalarType dtype) -> Tensor",
-)
-dropout_mask = torch.library.custom_op(
-    "tally::dropout_mask",
-    drawn_mask,
-    mutates_args=(),
-    schema="(Tensor seed, int offset, SymInt[] size, float keep, ScalarType dtype) -> Tensor",
-)
-
-
-@philox_uniform.register_fake
-def _fake_uniform(seed: torch.Tensor, offset: int, size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    return seed.new_empty(size, dtype=dtype)
-
-
-@dropout_mask.register_fake
-def _fake_mask(seed: torch.Tensor, offset: int, size: Sequence[int], keep: float, dtype: torch.dtype) -> torch.Tensor:
-    return seed.new_empty(size, dtype=dtype)
-
-
 def _fractions(seed: torch.Tensor, offset: int, size: Sequence[int], bits: int) -> torch.Tensor:
     """The leading `bits` of each word divided by 2^bits, float64 on the CPU."""
     drawn = words(seed.cpu().numpy().tobytes(), math.prod(size), offset)
@@ -81,7 +56,6 @@ def _fractions(seed: torch.Tensor, offset: int, size: Sequence[int], bits: int) 
 
 # The operators of `programs.operators.tally.generator` for PyTorch, and which of them is what this machine draws.
 
-MASK: Final = "(Tensor state, SymInt[] size, float keep, ScalarType dtype) -> (Tensor, Tensor)"
 Masked: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 """A mask, and the state of the generator after it."""
 _VALUES: Final = Values(NUMPY)
@@ -95,43 +69,66 @@ def moved(state: torch.Tensor, move: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(after.array).to(state.device)
 
 
-def drawn_by_element(state: torch.Tensor, size: Sequence[int], keep: float, dtype: torch.dtype) -> Masked:
-    """The operator `tally.mt19937_mask`."""
-    return _mask(MT19937, state, size, keep, dtype)
+def drawn_natively(name: str, state: torch.Tensor, size: Sequence[int], keep: float, dtype: torch.dtype) -> Masked:
+    """The operator `name`, `tally.mt19937_mask` or `tally.mcg31_mask`."""
+    kind = "F64" if dtype == torch.float64 else "BOOL"
+    given = {"state": _value(state), "size": tuple(size), "keep": keep, "dtype": kind}
+    mask, after = operator(name).read(_VALUES, given)
+    return torch.from_numpy(mask.array).to(state.device, dtype), torch.from_numpy(after.array).to(state.device)
 
 
-def drawn_by_one_word(state: torch.Tensor, size: Sequence[int], keep: float, dtype: torch.dtype) -> Masked:
-    """The operator `tally.mcg31_mask`."""
-    return _mask(MCG31, state, size, keep, dtype)
+def _value(tensor: torch.Tensor) -> Value:
+    return Value(tensor.cpu().numpy(), "I64")
 
 
-# Traces hold these; replays call the functions themselves, because PyTorch loads its compiler for a custom operator.
-mt19937_move = torch.library.custom_op(
-    "tally::mt19937_move", moved, mutates_args=(), schema="(Tensor state, Tensor move) -> Tensor"
+DRAWING: Final[Mapping[str, Callable[..., Any]]] = {
+    "tally.philox_uniform": drawn_uniform,
+    "tally.dropout_mask": drawn_mask,
+    "tally.mt19937_move": moved,
+    MT19937: partial(drawn_natively, MT19937),
+    MCG31: partial(drawn_natively, MCG31),
+}
+"""What replays call for the operators of this file: PyTorch loads its compiler for a custom operator."""
+_SIZED: Final = "int offset, SymInt[] size"
+_MASK: Final = "(Tensor state, SymInt[] size, float keep, ScalarType dtype) -> (Tensor, Tensor)"
+
+
+def _traced(name: str, schema: str, fake: Callable[..., Any]) -> Any:
+    """An operator as traces hold it; `fake` gives results of the same form."""
+    added = torch.library.custom_op(
+        name.replace(".", "::"), lambda *given: DRAWING[name](*given), mutates_args=(), schema=schema
+    )
+    added.register_fake(fake)
+    return added
+
+
+philox_uniform: Final = _traced(
+    "tally.philox_uniform",
+    f"(Tensor seed, {_SIZED}, ScalarType dtype) -> Tensor",
+    lambda seed, offset, size, dtype: seed.new_empty(size, dtype=dtype),
 )
-mt19937_mask = torch.library.custom_op("tally::mt19937_mask", drawn_by_element, mutates_args=(), schema=MASK)
-mcg31_mask = torch.library.custom_op("tally::mcg31_mask", drawn_by_one_word, mutates_args=(), schema=MASK)
-
-
-@mt19937_move.register_fake
-def _fake_move(state: torch.Tensor, move: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(state)
-
-
-@mt19937_mask.register_fake
-@mcg31_mask.register_fake
-def _fake_mask_generator_operators(state: torch.Tensor, size: Sequence[int], keep: float, dtype: torch.dtype) -> Masked:
-    return state.new_empty(size, dtype=dtype), torch.empty_like(state)
+dropout_mask: Final = _traced(
+    "tally.dropout_mask",
+    f"(Tensor seed, {_SIZED}, float keep, ScalarType dtype) -> Tensor",
+    lambda seed, offset, size, keep, dtype: seed.new_empty(size, dtype=dtype),
+)
+mt19937_move: Final = _traced(
+    "tally.mt19937_move", "(Tensor state, Tensor move) -> Tensor", lambda state, move: torch.empty_like(state)
+)
+native_masks: Final = {
+    name: _traced(
+        name,
+        _MASK,
+        lambda state, size, keep, dtype: (state.new_empty(size, dtype=dtype), torch.empty_like(state)),
+    )
+    for name in NATIVE
+}
 
 
 def live_state() -> State:
     """The state of PyTorch's generator on the CPU, as graphs hold it."""
-    return state_in(torch.get_rng_state())
-
-
-def state_in(held: torch.Tensor) -> State:
-    """The state in the bytes of `torch.get_rng_state`: the seed, `left` and `seeded`, `next`, and 624 words."""
-    numbers = held.numpy()[: 8 * (3 + BLOCK)].view("<u8")
+    # `torch.get_rng_state` has the seed, `left` and `seeded`, `next`, and 624 words, each in 8 bytes
+    numbers = torch.get_rng_state().numpy()[: 8 * (3 + BLOCK)].view("<u8")
     is_due = int(numbers[1]) & 0xFFFFFFFF == 1
     return np.append(numbers[3:].astype(np.int64), np.int64(BLOCK if is_due else numbers[2]))
 
@@ -146,20 +143,8 @@ def native_mask() -> str | None:
     generator.manual_seed(_SEED)
     drawn = torch.empty(_PROBED).bernoulli_(0.3, generator=generator)
     state, wanted = torch.from_numpy(seeded(_SEED)), drawn.numpy()
-    masks = ((name, _mask(name, state, [_PROBED], 0.3, drawn.dtype)[0]) for name in NATIVE)
+    masks = ((name, drawn_natively(name, state, [_PROBED], 0.3, drawn.dtype)[0]) for name in NATIVE)
     return next((name for name, mask in masks if np.array_equal(mask.numpy(), wanted)), None)
-
-
-def _mask(name: str, state: torch.Tensor, size: Sequence[int], keep: float, dtype: torch.dtype) -> Masked:
-    kind = "F64" if dtype == torch.float64 else "BOOL"
-    given = {"state": _value(state), "size": tuple(size), "keep": keep, "dtype": kind}
-    mask, after = operator(name).read(_VALUES, given)
-    drawn = torch.from_numpy(mask.array).to(state.device, dtype)
-    return drawn, torch.from_numpy(after.array).to(state.device)
-
-
-def _value(tensor: torch.Tensor) -> Value:
-    return Value(tensor.cpu().numpy(), "I64")
 
 
 # Random numbers that are a pure function of a seed, both in eager loops and in captured graphs.
@@ -262,11 +247,11 @@ class GeneratorRandomness(ExplicitRandomness):
         """1 with probability `keep`, else 0, as `like.bernoulli_(keep)` draws it here."""
         size, strides = list(like.shape), like.stride()
         if native_mask() != MT19937:
-            drawn, self.seed = mcg31_mask(self.seed, size, keep, like.dtype)
+            drawn, self.seed = native_masks[MCG31](self.seed, size, keep, like.dtype)
             return drawn  # type: ignore[no-any-return]
         # PyTorch fills memory in its own order, whatever the order of the axes is.
         order = sorted(range(like.dim()), key=lambda axis: -strides[axis])
-        drawn, self.seed = mt19937_mask(self.seed, [size[axis] for axis in order], keep, like.dtype)
+        drawn, self.seed = native_masks[MT19937](self.seed, [size[axis] for axis in order], keep, like.dtype)
         return drawn.permute([order.index(axis) for axis in range(like.dim())])  # type: ignore[no-any-return]
 
     def refuse(self, name: str) -> None:
@@ -283,61 +268,41 @@ def is_random(called: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
     return all(each.name != "dropout_p" or given.get(each.name, each.default_value) for each in arguments)
 
 
-Draw = ExplicitRandomness
+Draw: TypeAlias = ExplicitRandomness
 
 
-def _bernoulli(mode: Draw, x: torch.Tensor, p: float = 0.5, generator: None = None) -> torch.Tensor:
-    return mode.mask(x, p)
-
-
-def _bernoulli_in_place(mode: Draw, x: torch.Tensor, p: float = 0.5, generator: None = None) -> torch.Tensor:
-    return x.copy_(mode.mask(x, p))
-
-
-def _bernoulli_of(mode: Draw, p: torch.Tensor, generator: None = None) -> torch.Tensor:
+def _bernoulli_of(draw: Draw, p: torch.Tensor, generator: None = None) -> torch.Tensor:
     """1 with the probability that each element states."""
-    return (mode.uniform(p.shape, torch.float64, p.device) < p.double()).to(p.dtype)
+    return (draw.uniform(p.shape, torch.float64, p.device) < p.double()).to(p.dtype)
 
 
-def _bernoulli_in_place_of(mode: Draw, x: torch.Tensor, p: torch.Tensor, generator: None = None) -> torch.Tensor:
-    return x.copy_(_bernoulli_of(mode, p.expand(x.shape)))
-
-
-def _native_dropout(mode: Draw, x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+def _native_dropout(draw: Draw, x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
     """The operator that CUDA uses for dropout: returns the result and the BOOL mask."""
     if train is False or p == 0:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
-    mask = mode.mask(x, 1 - p)
+    mask = draw.mask(x, 1 - p)
     return x * mask * (0.0 if p == 1 else 1 / (1 - p)), mask.bool()
 
 
-def _rand(mode: Draw, size: Sequence[int], *, dtype: torch.dtype | None = None, **placed: Any) -> torch.Tensor:
-    return mode.uniform(size, dtype or torch.get_default_dtype(), placed.get("device"))
-
-
-def _rand_like(mode: Draw, x: torch.Tensor, *, dtype: torch.dtype | None = None, **placed: Any) -> torch.Tensor:
-    return mode.uniform(x.shape, dtype or x.dtype, placed.get("device") or x.device)
-
-
-def _uniform(mode: Draw, x: torch.Tensor, low: float = 0.0, high: float = 1.0, **_: Any) -> torch.Tensor:
+def _uniform(draw: Draw, x: torch.Tensor, low: float = 0.0, high: float = 1.0, **_: Any) -> torch.Tensor:
     """Numbers of [low, high): each is a product and a sum, rounded one after the other."""
-    return mode.uniform(x.shape, x.dtype, x.device) * (high - low) + low
-
-
-def _uniform_in_place(mode: Draw, x: torch.Tensor, low: float = 0.0, high: float = 1.0, **_: Any) -> torch.Tensor:
-    return x.copy_(_uniform(mode, x, low, high))
+    return draw.uniform(x.shape, x.dtype, x.device) * (high - low) + low
 
 
 _DRAWS: Final[Mapping[str, Callable[..., Any]]] = {
     "aten.bernoulli.default": _bernoulli_of,
-    "aten.bernoulli.p": _bernoulli,
-    "aten.bernoulli_.Tensor": _bernoulli_in_place_of,
-    "aten.bernoulli_.float": _bernoulli_in_place,
+    "aten.bernoulli.p": lambda draw, x, p=0.5, generator=None: draw.mask(x, p),
+    "aten.bernoulli_.Tensor": lambda draw, x, p, generator=None: x.copy_(_bernoulli_of(draw, p.expand(x.shape))),
+    "aten.bernoulli_.float": lambda draw, x, p=0.5, generator=None: x.copy_(draw.mask(x, p)),
     "aten.native_dropout.default": _native_dropout,
-    "aten.rand.default": _rand,
-    "aten.rand_like.default": _rand_like,
+    "aten.rand.default": lambda draw, size, *, dtype=None, device=None, **_: draw.uniform(
+        size, dtype or torch.get_default_dtype(), device
+    ),
+    "aten.rand_like.default": lambda draw, x, *, dtype=None, device=None, **_: draw.uniform(
+        x.shape, dtype or x.dtype, device or x.device
+    ),
     "aten.uniform.default": _uniform,
-    "aten.uniform_.default": _uniform_in_place,
+    "aten.uniform_.default": lambda draw, x, *range_, **named: x.copy_(_uniform(draw, x, *range_, **named)),
 }
 
 
@@ -390,21 +355,21 @@ def _drops(module: nn.Module) -> bool:
 # Layers that are checkpointed run a second time in the backward pass. PyTorch then restores its generators, of which a
 # stream knows nothing; so such a layer is given the words again that it drew in the forward pass.
 
-Sheltered = Callable[[], AbstractContextManager[None]]
-
 
 class SeededForward:
     """Runs the outermost call of a model, or of a part of it, under the current `stream`.
 
-    Only calls in training mode with gradients count. `sheltered` gives a context that keeps errors away from the loop.
-    While a log watches, the log answers from the streams in `asked` in place of a mode of its own, so that it sees the
-    operators of the loop.
+    Only calls in training mode with gradients count. `contain_errors` gives a context that keeps errors away from the
+    loop. While a log watches, the log answers from the streams in `asked` in place of a mode of its own, so that it
+    sees the operators of the loop.
     """
 
-    def __init__(self, model: nn.Module, sheltered: Sheltered = nullcontext) -> None:
+    def __init__(
+        self, model: nn.Module, contain_errors: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
         self.stream: ExplicitRandomness | None = None
         self.asked: list[ExplicitRandomness] | None = None
-        self._modules, self._sheltered = frozenset(model.modules()), sheltered
+        self._modules, self._contain_errors = frozenset(model.modules()), contain_errors
         self._outer: nn.Module | None = None
         self._starts: dict[nn.Module, list[Any]] = {}
         self._again: list[tuple[nn.Module, ExplicitRandomness]] = []
@@ -433,8 +398,11 @@ class SeededForward:
         """A module begins to run, in a forward pass or again in a backward pass."""
         if self.stream is None or module not in self._modules:
             return
-        if _current_graph_task_id() != -1:
-            self._run_again(module)
+        if _current_graph_task_id() != -1:  # a backward pass runs a layer again
+            if not self._again and self._starts.get(module):
+                again = self.stream.at(self._starts[module].pop())
+                self._again.append((module, again))
+                self._push(again)
             return
         if self._outer is None and module.training and torch.is_grad_enabled():
             self._outer = module
@@ -448,13 +416,6 @@ class SeededForward:
             self._pop(self._again.pop()[1])
         elif self._outer is module:
             self._leave()
-
-    def _run_again(self, module: nn.Module) -> None:
-        assert self.stream is not None
-        if not self._again and self._starts.get(module):
-            again = self.stream.at(self._starts[module].pop())
-            self._again.append((module, again))
-            self._push(again)
 
     def _leave(self) -> None:
         self._outer = None
@@ -476,11 +437,11 @@ class SeededForward:
             stream.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def _before(self, module: nn.Module, _args: Any) -> None:
-        with self._sheltered():
+        with self._contain_errors():
             self.entered(module)
 
     def _after(self, module: nn.Module, _args: Any, _result: Any) -> None:
-        with self._sheltered():
+        with self._contain_errors():
             self.left(module)
 
 

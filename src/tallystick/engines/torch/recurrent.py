@@ -57,13 +57,13 @@ def _gru_cell(gates: Tensor, hidden: Hidden, weights: Weights) -> Hidden:
 def _lstm(x: Tensor, hx: Any, params: Any, *settings: Any) -> tuple[Tensor, ...]:
     if isinstance(hx, Tensor) or _drops(*settings):
         return _KERNELS.lstm(x, hx, params, *settings)
-    return _layers(_lstm_cell, x, hx, params, hx[0].shape[2] != hx[1].shape[2], *settings)
+    return _layers(_lstm_cell, x, hx, params, settings, hx[0].shape[2] != hx[1].shape[2])
 
 
 def _gru(x: Tensor, hx: Tensor, params: Any, *settings: Any) -> tuple[Tensor, ...]:
     if isinstance(params, Tensor) or _drops(*settings):
         return _KERNELS.gru(x, hx, params, *settings)
-    return _layers(_gru_cell, x, (hx,), params, False, *settings)
+    return _layers(_gru_cell, x, (hx,), params, settings)
 
 
 def _drops(has_biases: bool, num_layers: int, dropout: float, train: bool, *_: bool) -> bool:
@@ -76,15 +76,11 @@ def _layers(
     x: Tensor,
     hx: Sequence[Tensor],
     params: Sequence[Tensor],
-    projected: bool,
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
+    settings: tuple[Any, ...],
+    projected: bool = False,
 ) -> tuple[Tensor, ...]:
-    """The outputs of all steps, and each last state."""
+    """The outputs of all steps, and each last state; `settings` are those of the kernel, in its order."""
+    has_biases, num_layers, _dropout, _train, bidirectional, batch_first = settings
     x = x.transpose(0, 1) if batch_first else x
     size, directions = 2 + 2 * has_biases + projected, 1 + bidirectional
     weights = [_padded(params[i : i + size], has_biases, projected) for i in range(0, len(params), size)]

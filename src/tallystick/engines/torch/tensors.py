@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from typing import Final
 
 import numpy as np
@@ -102,18 +102,13 @@ def live_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str
     named: dict[str, torch.Tensor] = dict(model.named_parameters())
     tensors = {f"weights.{name}": value for name, value in named.items()}
     tensors |= {f"buffers.{name}": value for name, value in model.named_buffers()}
-    return tensors | dict(_optimizer_slots(named, optimizer))
-
-
-def _optimizer_slots(
-    named: Mapping[str, torch.Tensor], optimizer: torch.optim.Optimizer
-) -> Iterator[tuple[str, torch.Tensor]]:
     for name, parameter in named.items():
         for slot, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, int | float):
+                value = torch.tensor(float(value), dtype=torch.float64)
             if isinstance(value, torch.Tensor):
-                yield f"optimizer.{name}.{slot}", value
-            elif isinstance(value, int | float):
-                yield f"optimizer.{name}.{slot}", torch.tensor(float(value), dtype=torch.float64)
+                tensors[f"optimizer.{name}.{slot}"] = value
+    return tensors
 
 
 def generator_state(device: str, foreign: bool = False) -> dict[str, Tensor]:
@@ -126,13 +121,9 @@ def generator_state(device: str, foreign: bool = False) -> dict[str, Tensor]:
         }
     if foreign:
         states["rng.python"] = Tensor.of(np.asarray(random.getstate()[1], np.uint32))
-        states["rng.numpy"] = Tensor.of(_numpy_generator())
+        _, words, position, *_ = np.random.get_state(legacy=True)
+        states["rng.numpy"] = Tensor.of(np.append(np.asarray(words, np.uint32), np.uint32(position)))
     return states
-
-
-def _numpy_generator() -> np.ndarray:
-    _, words, position, *_ = np.random.get_state(legacy=True)
-    return np.append(np.asarray(words, np.uint32), np.uint32(position))
 
 
 def restore_generators(state: Mapping[str, Tensor], device: str) -> None:

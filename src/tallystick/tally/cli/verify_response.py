@@ -27,7 +27,7 @@ from tallystick.audits.answers import (
 from tallystick.core.canonical_json import Json, parse
 from tallystick.core.errors import MalformedError, UnavailableError, UsageError
 from tallystick.core.files import read_document, write_atomically
-from tallystick.engines.torch.generation import kept_pass, language_models, pass_keeping
+from tallystick.engines.torch.generation import kept_pass, language_models
 from tallystick.formats import hidden_states, receipt as receipt_form
 from tallystick.formats.store import log as logs
 from tallystick.formats.store.folders import MODEL, require_folder
@@ -146,7 +146,7 @@ def verify_response(
             code = show_report(stream, lambda: answer_stream.stream_text(stream, seconds), json, verbose)
     if keep_pass and not isinstance(promised, kept_pass.KeptLanguageModel):
         try:  # a model whose pass cannot be kept has its verdict all the same
-            kept = pass_keeping.keep_pass(promised, attention)  # type: ignore[arg-type]
+            kept = kept_pass.keep_pass(promised, attention)  # type: ignore[arg-type]
             talk().print(f"kept the graph of the model's pass: {kept}")
         except UnavailableError as error:
             talk().print(f"the graph of the model's pass is not kept: {error}")

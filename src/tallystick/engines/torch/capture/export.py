@@ -8,7 +8,6 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -17,7 +16,7 @@ from torch.func import functional_call
 from torch.fx import config
 
 from tallystick.core.errors import TallyError, UnavailableError
-from tallystick.engines.torch.capture.module_trail import LOSS, Trail
+from tallystick.engines.torch.capture.module_trail import LOSS, ModuleTrail
 from tallystick.engines.torch.capture.step import Batch, TrainingStep
 
 # Experts of transformers whose rows are multiplied in groups: the operator that stands in for the kernel in a trace.
@@ -71,14 +70,6 @@ def _backward(
     return of_input, kernel(grad_output.transpose(-2, -1), input, offs).transpose(-2, -1)
 
 
-def check_no_loop(model: nn.Module) -> None:
-    """Raise `UnavailableError` if a model of transformers runs its experts in a loop, each on the rows it was sent."""
-    configs = (getattr(module, "config", None) for module in model.modules())
-    has_experts = any(type(module).__name__.endswith("Experts") for module in model.modules())
-    if has_experts and any(getattr(config, "_experts_implementation", None) == "eager" for config in configs):
-        raise UnavailableError(EXPERTS_LOOP)
-
-
 # Exports models with `torch.export`, and turns its failures into one-line errors.
 
 DYNAMIC_ROPE: Final = (
@@ -86,23 +77,14 @@ DYNAMIC_ROPE: Final = (
     "call, by a branch on values"
 )
 CACHE: Final = "the model returns a cache of keys and values; call it with use_cache=False"
-REFUSALS: Final = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    NotImplementedError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+REFUSALS: Final = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """The errors that tracing raises; its own errors are `RuntimeError`s."""
 NO_STACK_TRACES: Final = "do_not_emit_stack_traces"
 """A setting of `torch.fx.config`; versions of PyTorch that do not know it go on as before."""
 
 
 def exported_program(
-    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any = None
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> torch.export.ExportedProgram:
     """The program of `model` for these arguments, not decomposed.
 
@@ -110,11 +92,16 @@ def exported_program(
     """
     try:
         with tracing_errors(), torch.no_grad(), redirect_stderr(io.StringIO()):
-            return torch.export.export(model, args, dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False)
+            return torch.export.export(model, args, dict(kwargs), strict=False)
     except UnavailableError as error:
         if _depends_on_data(error.__cause__):
-            check_no_loop(model)
-            _check_rope(model)
+            modules = [*model.modules()]
+            configs = (getattr(module, "config", None) for module in modules)
+            has_experts = any(type(module).__name__.endswith("Experts") for module in modules)
+            if has_experts and any(getattr(each, "_experts_implementation", None) == "eager" for each in configs):
+                raise UnavailableError(EXPERTS_LOOP) from None
+            if any(getattr(module, "rope_type", None) == "dynamic" for module in modules):
+                raise UnavailableError(DYNAMIC_ROPE) from None
         raise
 
 
@@ -124,30 +111,18 @@ def tracing_errors() -> Iterator[None]:
 
     No node keeps the lines of source that it comes from: nothing reads them, and finding them takes time.
     """
+    before = getattr(config, NO_STACK_TRACES, False)
+    setattr(config, NO_STACK_TRACES, True)
     try:
-        with warnings.catch_warnings(), _no_stack_traces():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     except TallyError:
         raise
     except REFUSALS as error:
         raise UnavailableError(f"the program cannot be captured: {_reason(error)}") from error
-
-
-@contextmanager
-def _no_stack_traces() -> Iterator[None]:
-    held = getattr(config, NO_STACK_TRACES, False)
-    setattr(config, NO_STACK_TRACES, True)
-    try:
-        yield
     finally:
-        setattr(config, NO_STACK_TRACES, held)
-
-
-def _check_rope(model: nn.Module) -> None:
-    """Raise `UnavailableError` if a model computes the frequencies of its positions from the length of a call."""
-    if any(getattr(module, "rope_type", None) == "dynamic" for module in model.modules()):
-        raise UnavailableError(DYNAMIC_ROPE)
+        setattr(config, NO_STACK_TRACES, before)
 
 
 def _depends_on_data(error: BaseException | None) -> bool:
@@ -187,7 +162,7 @@ class MaskDecisions:
     def __init__(self, batch: Mapping[str, Any]) -> None:
         self._positions: torch.Tensor | None = batch.get("position_ids")
         self._found: dict[str, deque[Any]] = {}
-        self.asked: list[torch.Tensor] = []
+        self.masks: list[torch.Tensor] = []
         """The masks and positions about which something was decided."""
 
     @contextmanager
@@ -202,21 +177,17 @@ class MaskDecisions:
         with _replaced(self._repeating):
             yield
 
-    def _is_own(self, given: Any) -> bool:
-        """Whether these positions are those of the batch."""
-        own = self._positions
-        return own is not None and isinstance(given, torch.Tensor) and torch.equal(given, own)
-
     def _noting(self, name: str, decide: Callable[..., Any]) -> Callable[..., Any]:
         kept = self._found.setdefault(name, deque())
 
         def noting(*args: Any, **kwargs: Any) -> Any:
             decision = decide(*args, **kwargs)
             given = args[0] if args else kwargs.get("padding_mask")
-            is_own = self._is_own(given)
-            kept.append(decision if name in LEFT_OUT or is_own or self._positions is None else NOT_REPEATED)
+            own = self._positions
+            is_own = own is not None and isinstance(given, torch.Tensor) and torch.equal(given, own)
+            kept.append(decision if name in LEFT_OUT or is_own or own is None else NOT_REPEATED)
             if isinstance(given, torch.Tensor) and (name in LEFT_OUT or is_own):
-                self.asked.append(given)
+                self.masks.append(given)
             return decision
 
         return noting
@@ -258,27 +229,20 @@ OTHER_MASK: Final = (
 )
 
 
-@dataclass(frozen=True)
-class ExportedCalls:
-    """The calls of a model, and whether masks of the batch decided how one of them computes."""
+def exported_calls(step: TrainingStep, examples: Batch, trail: ModuleTrail) -> tuple[Sequence[nn.Module], bool]:
+    """The model, exported once for each call of the objective, and whether masks of the batch decided what it computes.
 
-    calls: Sequence[nn.Module]
-    reads_masks: bool
-
-
-def exported_calls(step: TrainingStep, examples: Batch, trail: Trail) -> ExportedCalls:
-    """The model, exported once for each call that the objective makes; running one tells `trail` its modules.
-
-    Raises `UnavailableError` if a mask that is none of the batch decides what is computed.
+    Running an exported call tells `trail` its modules. Raises `UnavailableError` if a mask that is none of the batch
+    decides what is computed.
     """
     exporting = _Exporting(step.model, trail)
     given = {name: value.clone() for name, value in examples.items()}
     with torch.random.fork_rng(devices=[]), torch.no_grad(), step.precision():
         step.objective(exporting, given)
-    for asked in exporting.asked:
-        if not any(torch.equal(asked.to(value.dtype), value) for value in given.values()):
+    for mask in exporting.masks:
+        if not any(torch.equal(mask.to(value.dtype), value) for value in given.values()):
             raise UnavailableError(OTHER_MASK)
-    return ExportedCalls(exporting.calls, bool(exporting.asked))
+    return exporting.calls, bool(exporting.masks)
 
 
 def tensors_of(model: Any) -> Mapping[str, torch.Tensor]:
@@ -300,7 +264,7 @@ def live_of(model: nn.Module) -> dict[str, torch.Tensor]:
 class _Called:
     """A stand-in for the model; attributes are those of the model, and `tensors` what it runs on."""
 
-    def __init__(self, model: nn.Module, tensors: Mapping[str, torch.Tensor], trail: Trail) -> None:
+    def __init__(self, model: nn.Module, tensors: Mapping[str, torch.Tensor], trail: ModuleTrail) -> None:
         self._model, self.tensors, self.trail = model, tensors, trail
 
     @property  # type: ignore[misc]
@@ -315,18 +279,18 @@ class _Called:
 class _Exporting(_Called):
     """Exports the model for the arguments of each call, and runs it on copies of its buffers."""
 
-    def __init__(self, model: nn.Module, trail: Trail) -> None:
+    def __init__(self, model: nn.Module, trail: ModuleTrail) -> None:
         copies = {name: value.clone() for name, value in model.named_buffers()}
         super().__init__(model, live_of(model) | copies, trail)
         self.calls: list[nn.Module] = []
-        self.asked: list[torch.Tensor] = []
+        self.masks: list[torch.Tensor] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        held = {name: value.clone() for name, value in self._model.named_buffers()}
+        buffers = {name: value.clone() for name, value in self._model.named_buffers()}
         decisions = MaskDecisions(kwargs)
         with decisions.noted():
-            result = functional_call(self._model, held, args, kwargs)
-        self.asked += decisions.asked
+            result = functional_call(self._model, buffers, args, kwargs)
+        self.masks += decisions.masks
         with decisions.repeated():
             call = exported_program(self._model, args, kwargs).module()
         self.trail.mark_call(call)
@@ -338,7 +302,7 @@ class Replaying(_Called):
     """Runs the exported programs on `tensors`, given by their names in the model."""
 
     def __init__(
-        self, model: nn.Module, calls: Iterator[nn.Module], tensors: Mapping[str, torch.Tensor], trail: Trail
+        self, model: nn.Module, calls: Iterator[nn.Module], tensors: Mapping[str, torch.Tensor], trail: ModuleTrail
     ) -> None:
         super().__init__(model, tensors, trail)
         self._calls = calls
@@ -346,19 +310,11 @@ class Replaying(_Called):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the next exported program on these arguments."""
         module = next(self._calls)
-        held = dict(_all_names(module, self._model, self.tensors))
-        result = functional_call(module, held, args, kwargs, tie_weights=False)
+        first = {id(value): name for name, value in (*self._model.named_parameters(), *self._model.named_buffers())}
+        live = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+        # a tied weight has several names in the exported module, and one in the model
+        named = {name: first.get(id(value), name) for name, value in live}
+        tensors = {name: self.tensors[other] for name, other in named.items() if other in self.tensors}
+        result = functional_call(module, tensors, args, kwargs, tie_weights=False)
         self.trail.enter(LOSS)
         return result
-
-
-def _all_names(
-    module: nn.Module, model: nn.Module, tensors: Mapping[str, torch.Tensor]
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each tensor of the exported module under each of its names: tied weights have several."""
-    first = {id(value): name for name, value in (*model.named_parameters(), *model.named_buffers())}
-    live = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
-    for name, value in live:
-        canonical = first.get(id(value), name)
-        if canonical in tensors:
-            yield name, tensors[canonical]

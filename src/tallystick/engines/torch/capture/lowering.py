@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from operator import attrgetter
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import fx
@@ -13,13 +14,21 @@ from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.tensor_digests import tensor_digest
 from tallystick.core.tensors import Tensor, TensorSpec
 from tallystick.engines.torch.tensors import dtype_name, spec_of, to_tensor, whole
-from tallystick.programs.graph import Constant, Graph, GraphForm, Input, Node, Operand, Output, Ref, result_ref
+from tallystick.programs.files import ModulePaths
+from tallystick.programs.graph import (
+    Constant,
+    Graph,
+    GraphForm,
+    Input,
+    Node,
+    Operand,
+    Output,
+    Ref,
+    operand_of,
+    result_ref,
+)
 from tallystick.programs.operators.definition import OPERATORS, Attribute, Operator, Parameter
 from tallystick.programs.operators.types import Types
-
-if TYPE_CHECKING:
-    from tallystick.programs.files import ModulePaths
-
 
 # Reads a traced ATen call: the operator's name in graphs, and its arguments by parameter.
 #
@@ -68,7 +77,9 @@ def bound_arguments(node: fx.Node) -> dict[str, Any]:
     if given.get("memory_format") not in USUAL_FORMATS:
         raise UnavailableError(f"{node.target} asks for {given['memory_format']}, which graphs do not have")
     kept = {name: value for name, value in given.items() if name not in PLACEMENT | {"generator"}}
-    return kept | {"end": _last(kept)} if kept.get("end") == TO_THE_END else kept
+    if kept.get("end") == TO_THE_END:  # no end, or the size of the axis if it is required (`slice_backward`)
+        kept["end"] = kept["input_sizes"][kept["dim"]] if "input_sizes" in kept else None
+    return kept
 
 
 def only_moves_bytes(node: fx.Node) -> bool:
@@ -94,32 +105,21 @@ def operator_name(target: torch._ops.OpOverload, given: Mapping[str, Any]) -> st
     return f"{stem}.{SCALAR_OVERLOADS.get(overload, overload)}"
 
 
-def why_not(target: torch._ops.OpOverload) -> str:
-    """The reason why graphs do not have an operator."""
-    is_recurrent = str(target).startswith(RECURRENT)
-    if torch.Tag.nondeterministic_seeded in target.tags and not is_recurrent:
-        return "it draws random numbers, which have to be explicit: turn that off, or give a recorder `seed=1`"
-    return "it is not on the allow-list of operators (docs/operators.md)"
-
-
-def refusal(name: str, reason: object) -> str:
+def _refusal(name: str, target: torch._ops.OpOverload, reason: object = None) -> UnavailableError:
     """One line: the operator, why it cannot be captured, and what mends it where that is known."""
+    is_recurrent = str(target).startswith(RECURRENT)
+    if reason is None and torch.Tag.nondeterministic_seeded in target.tags and not is_recurrent:
+        reason = "it draws random numbers, which have to be explicit: turn that off, or give a recorder `seed=1`"
+    reason = reason or "it is not on the allow-list of operators (docs/operators.md)"
     mends = next((f"; {line}" for start, line in MENDS.items() if name.startswith(start)), "")
-    return f"{name} cannot be captured: {reason}{mends}"
-
-
-def _last(given: Mapping[str, Any]) -> int | None:
-    """How graphs write a slice to the end: no end, or the size of the axis if it is required (`slice_backward`)."""
-    return given["input_sizes"][given["dim"]] if "input_sizes" in given else None
+    return UnavailableError(f"{name} cannot be captured: {reason}{mends}")
 
 
 # Splits the arguments of a traced call into operands and attributes of a node.
 
-RefOf: TypeAlias = Callable[[fx.Node], Ref]
 
-
-def parted(
-    operator: Operator, given: Mapping[str, Any], ref_of: RefOf
+def _parted(
+    operator: Operator, given: Mapping[str, Any], ref_of: Callable[[fx.Node], Ref]
 ) -> tuple[dict[str, Operand], dict[str, Attribute]]:
     """Operands and attributes; every parameter of `operator` is in one of them.
 
@@ -132,22 +132,16 @@ def parted(
     operands: dict[str, Operand] = {}
     attributes: dict[str, Attribute] = {}
     for parameter in operator.parameters:
-        value = given.get(parameter.name)
-        if parameter.is_operand:
-            operands[parameter.name] = _operand(parameter, value, ref_of)
+        name, value = parameter.name, given.get(parameter.name)
+        if not parameter.is_operand:
+            attributes[name] = _attribute(parameter, value)
+        elif isinstance(value, list | tuple):
+            operands[name] = tuple(None if item is None else ref_of(item) for item in value)
+        elif value is None or isinstance(value, fx.Node):
+            operands[name] = None if value is None else ref_of(value)
         else:
-            attributes[parameter.name] = _attribute(parameter, value)
+            raise UnavailableError(f"{name} is {value!r:.40}, no tensor")
     return operands, attributes
-
-
-def _operand(parameter: Parameter, value: Any, ref_of: RefOf) -> Operand:
-    if isinstance(value, fx.Node):
-        return ref_of(value)
-    if isinstance(value, list | tuple):
-        return tuple(None if item is None else ref_of(item) for item in value)
-    if value is not None:
-        raise UnavailableError(f"{parameter.name} is {value!r:.40}, no tensor")
-    return None
 
 
 def _attribute(parameter: Parameter, value: Any) -> Attribute:
@@ -178,7 +172,7 @@ def _plain(value: Any, kind: str) -> Any:
 Results = tuple[TensorSpec | None, ...]
 
 
-def checked_results(
+def _checked_results(
     node: fx.Node,
     operator: Operator,
     operands: Mapping[str, Operand],
@@ -189,25 +183,22 @@ def checked_results(
 
     Raises `UnavailableError` if definition and PyTorch disagree, and what the definition raises for the arguments.
     """
-    given = {name: _specs(specs, operand) for name, operand in operands.items()}
+    given = {name: operand_of(operand, specs) for name, operand in operands.items()}
     derived = operator.read(Types(), {**given, **attributes})
     results = _specs_of(node.meta["val"])
+    if derived != results:  # PyTorch's shape functions are wrong for some mixed dtypes (batch norm): ask the kernel
+
+        def zeros(operand: fx.Node) -> torch.Tensor:
+            value = operand.meta["val"]
+            return torch.zeros(value.shape, dtype=value.dtype)
+
+        with torch.no_grad():
+            args, kwargs = fx.map_arg(node.args, zeros), fx.map_arg(node.kwargs, zeros)
+            results = _specs_of(node.target(*args, **kwargs))  # type: ignore[operator]
     if derived != results:
-        results = _specs_of(_of_zeros(node))
-    if derived != results:
-        raise UnavailableError(f"its results are {_listed(results)}, and {_listed(derived)} by its definition")
+        listed = [", ".join(map(str, each)) for each in (results, derived)]
+        raise UnavailableError(f"its results are {listed[0]}, and {listed[1]} by its definition")
     return results
-
-
-def _of_zeros(node: fx.Node) -> Any:
-    """The result of the kernel itself: PyTorch's shape functions are wrong for some mixed dtypes (batch norm)."""
-
-    def zeros(operand: fx.Node) -> torch.Tensor:
-        value = operand.meta["val"]
-        return torch.zeros(value.shape, dtype=value.dtype)
-
-    with torch.no_grad():
-        return node.target(*fx.map_arg(node.args, zeros), **fx.map_arg(node.kwargs, zeros))  # type: ignore[operator]
 
 
 def _specs_of(value: Any) -> Results:
@@ -217,18 +208,6 @@ def _specs_of(value: Any) -> Results:
     return tuple(None if item is None else spec_of(item) for item in values)
 
 
-def _specs(specs: Mapping[Ref, TensorSpec], operand: Operand) -> Any:
-    if operand is None or isinstance(operand, str):
-        return None if operand is None else specs[operand]
-    return tuple(None if ref is None else specs[ref] for ref in operand)
-
-
-def _listed(specs: Iterable[TensorSpec | None]) -> str:
-    return ", ".join(map(str, specs))
-
-
-# Converts a program traced by PyTorch to a graph: canonical, functional, only data.
-#
 # Every parameter of every operator is written out. Nodes that no output needs are dropped; the others are numbered in
 # the order of execution.
 
@@ -237,48 +216,51 @@ WITHOUT_RESULT: Final = frozenset({"aten._assert_tensor_metadata.default"})
 Value: TypeAlias = "Ref | tuple[Ref | None, ...] | None"
 
 
-@dataclass(frozen=True)
-class LoweredTrace:
-    """A graph, the bytes of its constants by name, and the modules of its nodes by number."""
-
-    graph: Graph
-    constants: Mapping[str, Tensor]
-    modules: ModulePaths
+Lowered: TypeAlias = "tuple[Graph, Mapping[str, Tensor], ModulePaths]"
+"""A graph, the bytes of its constants by name, and the modules of its nodes by number."""
 
 
 def lower(
-    traced: fx.Graph,
+    program: fx.GraphModule,
     inputs: Mapping[str, Input],
     lifted: Mapping[str, torch.Tensor],
     outputs: Sequence[tuple[str, fx.Node]],
-    *,
-    attributes: Callable[[str], torch.Tensor],
     place: Callable[[fx.Node], str],
     form: GraphForm = GraphForm.LOGICAL,
-) -> LoweredTrace:
+) -> Lowered:
     """The graph of a traced program.
 
     Args:
-        traced: nodes with their example values in `meta["val"]`.
-        inputs: the input of the graph for each placeholder, by its name in `traced`.
+        program: its nodes have their example values in `meta["val"]`.
+        inputs: the input of the graph for each placeholder, by its name in `program`.
         lifted: the constants by the names of their placeholders.
         outputs: the named results.
-        attributes: returns a tensor of the traced module by its dotted name.
         place: returns the module that a traced node came from, or nothing.
         form: what the graph is for.
 
     Raises:
         UnavailableError: something in the program cannot be captured; the line names the operator.
     """
-    reading = TraceLowering({name: value.name for name, value in inputs.items()} | dict(lifted), attributes)
-    reading.specs |= {value.name: value.spec for value in inputs.values()}
+    reading = _Reading(program, inputs, lifted, {value.name: value.spec for value in inputs.values()})
     modules: dict[int, str] = {}
-    for node in live_nodes(traced, [node for _, node in outputs]):
+    for node in live_nodes(program.graph, [node for _, node in outputs]):
         count = len(reading.nodes)
-        reading.read(node)
+        reading.values[node] = reading.value_of(node)
         if len(reading.nodes) > count and place(node):
             modules[count] = place(node)
-    return LoweredTrace(_finished(reading, inputs, outputs, form), reading.constants, modules)
+    constants = tuple(
+        Constant(name, TensorSpec.of(tensor), tensor_digest(tensor))
+        for name, tensor in sorted(reading.constants.items())
+    )
+    graph = Graph(
+        dialect="aten",
+        form=form,
+        inputs=tuple(sorted(inputs.values(), key=lambda value: value.name)),
+        constants=constants,
+        nodes=tuple(reading.nodes),
+        outputs=tuple(Output(name, reading.ref(node)) for name, node in sorted(outputs, key=lambda pair: pair[0])),
+    )
+    return graph, reading.constants, modules
 
 
 def live_nodes(traced: fx.Graph, wanted: Iterable[fx.Node]) -> list[fx.Node]:
@@ -293,20 +275,37 @@ def live_nodes(traced: fx.Graph, wanted: Iterable[fx.Node]) -> list[fx.Node]:
 
 
 @dataclass
-class TraceLowering:
+class _Reading:
     """The nodes, constants and values read from a traced program so far."""
 
-    sources: Mapping[str, Ref | torch.Tensor]
-    attributes: Callable[[str], torch.Tensor]
-    operators: Mapping[str, Operator] = field(default_factory=lambda: OPERATORS)
+    program: fx.GraphModule
+    inputs: Mapping[str, Input]
+    lifted: Mapping[str, torch.Tensor]
+    specs: dict[Ref, TensorSpec]
     constants: dict[str, Tensor] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     values: dict[fx.Node, Value] = field(default_factory=dict)
-    specs: dict[Ref, TensorSpec] = field(default_factory=dict)
 
-    def read(self, node: fx.Node) -> None:
-        """Read one node of the traced program."""
-        self.values[node] = _READERS[node.op](self, node)
+    def value_of(self, node: fx.Node) -> Value:
+        """Read one node; those that it depends on have been read."""
+        if node.op == "placeholder":
+            return self.inputs[node.name].name if node.name in self.inputs else self._constant(self.lifted[node.name])
+        if node.op == "get_attr":
+            attribute = attrgetter(str(node.target))(self.program)
+            if not isinstance(attribute, torch.Tensor):
+                raise UnavailableError(f"{node.target} cannot be captured: it is control flow and no tensor")
+            return self._constant(attribute)
+        if getattr(node.target, "__name__", "") == "getitem":
+            results, index = self.values[node.args[0]], node.args[1]  # type: ignore[index]
+            assert isinstance(results, tuple)
+            return results[index]  # type: ignore[index]
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise UnavailableError(f"{node.target} cannot be captured: it is control flow or no tensor operator")
+        if str(node.target) in WITHOUT_RESULT:
+            return None
+        if only_moves_bytes(node):
+            return self.values[node.args[0]]  # type: ignore[index]
+        return self._operator(node, node.target)
 
     def ref(self, node: fx.Node) -> Ref:
         """The reference to the one tensor of a traced node."""
@@ -314,77 +313,24 @@ class TraceLowering:
         assert isinstance(value, str)
         return value
 
+    def _constant(self, value: torch.Tensor) -> Ref:
+        name = f"constants.{len(self.constants):04d}"
+        self.constants[name] = to_tensor(value).copy()
+        self.specs[name] = TensorSpec.of(self.constants[name])
+        return name
 
-def _finished(
-    reading: TraceLowering, inputs: Mapping[str, Input], outputs: Sequence[tuple[str, fx.Node]], form: GraphForm
-) -> Graph:
-    constants = tuple(
-        Constant(name, TensorSpec.of(tensor), tensor_digest(tensor))
-        for name, tensor in sorted(reading.constants.items())
-    )
-    return Graph(
-        dialect="aten",
-        form=form,
-        inputs=tuple(sorted(inputs.values(), key=lambda value: value.name)),
-        constants=constants,
-        nodes=tuple(reading.nodes),
-        outputs=tuple(Output(name, reading.ref(node)) for name, node in sorted(outputs, key=lambda pair: pair[0])),
-    )
-
-
-def _read_placeholder(reading: TraceLowering, node: fx.Node) -> Value:
-    source = reading.sources[node.name]
-    return source if isinstance(source, str) else _constant(reading, source)
-
-
-def _read_attribute(reading: TraceLowering, node: fx.Node) -> Value:
-    return _constant(reading, reading.attributes(str(node.target)))
-
-
-def _constant(reading: TraceLowering, value: torch.Tensor) -> Ref:
-    name = f"constants.{len(reading.constants):04d}"
-    reading.constants[name] = to_tensor(value).copy()
-    reading.specs[name] = TensorSpec.of(reading.constants[name])
-    return name
-
-
-def _read_call(reading: TraceLowering, node: fx.Node) -> Value:
-    if getattr(node.target, "__name__", "") == "getitem":
-        return _picked(reading.values[node.args[0]], node.args[1])  # type: ignore[index]
-    if not isinstance(node.target, torch._ops.OpOverload):
-        raise UnavailableError(f"{node.target} cannot be captured: it is control flow or no tensor operator")
-    if str(node.target) in WITHOUT_RESULT:
-        return None
-    if only_moves_bytes(node):
-        return reading.values[node.args[0]]  # type: ignore[index]
-    return _read_operator(reading, node, node.target)
-
-
-def _picked(value: Value, index: Any) -> Value:
-    assert isinstance(value, tuple)
-    picked: Ref | None = value[index]
-    return picked
-
-
-def _read_operator(reading: TraceLowering, node: fx.Node, target: torch._ops.OpOverload) -> Value:
-    given = bound_arguments(node)
-    name = operator_name(target, given)
-    operator = reading.operators.get(name)
-    if operator is None:
-        raise UnavailableError(refusal(name, why_not(target)))
-    try:
-        operands, attributes = parted(operator, given, reading.ref)
-        results = checked_results(node, operator, operands, attributes, reading.specs)
-    except (MalformedError, UnavailableError) as error:
-        raise UnavailableError(refusal(name, error)) from None
-    added = Node(len(reading.nodes), name, operands, attributes, results)
-    reading.nodes.append(added)
-    reading.specs |= {ref: spec for ref, spec in zip(added.outputs, results, strict=True) if ref and spec}
-    return added.outputs if isinstance(node.meta["val"], tuple | list) else result_ref(added.number, 0)
-
-
-_READERS: Final[Mapping[str, Callable[[TraceLowering, fx.Node], Value]]] = {
-    "placeholder": _read_placeholder,
-    "get_attr": _read_attribute,
-    "call_function": _read_call,
-}
+    def _operator(self, node: fx.Node, target: torch._ops.OpOverload) -> Value:
+        given = bound_arguments(node)
+        name = operator_name(target, given)
+        operator = OPERATORS.get(name)
+        if operator is None:
+            raise _refusal(name, target)
+        try:
+            operands, attributes = _parted(operator, given, self.ref)
+            results = _checked_results(node, operator, operands, attributes, self.specs)
+        except (MalformedError, UnavailableError) as error:
+            raise _refusal(name, target, error) from None
+        added = Node(len(self.nodes), name, operands, attributes, results)
+        self.nodes.append(added)
+        self.specs |= {ref: spec for ref, spec in zip(added.outputs, results, strict=True) if ref and spec}
+        return added.outputs if isinstance(node.meta["val"], tuple | list) else result_ref(added.number, 0)

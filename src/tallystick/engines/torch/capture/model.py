@@ -6,11 +6,11 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import fx, nn
-from torch.export.graph_signature import InputKind, InputSpec, OutputKind, TensorArgument
+from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from torch.utils import _pytree as pytree
 
 from tallystick.core.canonical_json import Json, decode
@@ -27,15 +27,12 @@ from tallystick.engines.torch.capture.lowering import (
 from tallystick.engines.torch.capture.module_trail import exported_module
 from tallystick.engines.torch.tensors import spec_of, to_tensor
 from tallystick.programs.encoding import graph_bytes
+from tallystick.programs.files import ModulePaths
 from tallystick.programs.graph import Graph, GraphForm, Input, Role
 from tallystick.programs.operators.definition import OPERATORS
 from tallystick.programs.templates import Template
 
-if TYPE_CHECKING:
-    from tallystick.programs.files import ModulePaths
-
-
-# Captures a model as a graph: the program of `torch.export` before any decomposition, as data.
+# The graph is the program of `torch.export` before any decomposition, as data.
 #
 # Operators stay as the model calls them (a fused attention is one node), because decomposition changes bits. A program
 # that writes in place is made functional.
@@ -89,11 +86,14 @@ def capture(
         UnavailableError: something cannot be captured; the line names the operator or the control flow.
     """
     given = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
-    program = _functional(exported_program(model, given, kwargs or {}))
-    return captured_program(model, _without_composites(program), form)
+    program = exported_program(model, given, kwargs or {})
+    if any(_writes(node) for node in program.graph.nodes):
+        with tracing_errors():
+            program = program.run_decompositions({})
+    return _graph_of(model, _without_composites(program), form)
 
 
-def captured_program(model: nn.Module, program: torch.export.ExportedProgram, form: GraphForm) -> CapturedModel:
+def _graph_of(model: nn.Module, program: torch.export.ExportedProgram, form: GraphForm) -> CapturedModel:
     """The graph of an exported program, which must be functional."""
     outputs = list(_outputs(program))
     needed = {node.name for node in live_nodes(program.graph, [node for _, node in outputs])}
@@ -101,27 +101,25 @@ def captured_program(model: nn.Module, program: torch.export.ExportedProgram, fo
     inputs, lifted, weights = {}, {}, {}
     first = {id(value): name for name, value in (*model.named_parameters(), *model.named_buffers())}
     for spec in program.graph_signature.input_specs:
-        if not isinstance(spec.arg, TensorArgument) or (spec.arg.name not in needed and _is_held(spec)):
+        is_held = spec.kind is not InputKind.USER_INPUT
+        if not isinstance(spec.arg, TensorArgument) or (spec.arg.name not in needed and is_held):
             continue
-        value = _held(program, spec)
+        value: Any = None
+        if is_held:  # a weight, a buffer or a constant
+            assert spec.target is not None
+            value = program.state_dict.get(spec.target, program.constants.get(spec.target))
         if spec.kind is InputKind.CONSTANT_TENSOR:
             lifted[spec.arg.name] = value
             continue
-        stem, role = _prefix(spec)
+        if spec.kind not in PREFIXES:
+            raise UnavailableError(f"{spec.arg.name} cannot be captured: it is no tensor")
+        stem, role = PREFIXES[spec.kind]
         name = stem + first.get(id(value), spec.target or spec.arg.name)
         inputs[spec.arg.name] = Input(name, role, spec_of(nodes[spec.arg.name].meta["val"]))
         if value is not None:
             weights[name] = to_tensor(value)
-    lowered = lower(program.graph, inputs, lifted, outputs, attributes=_no_attribute, place=exported_module, form=form)
-    return CapturedModel(lowered.graph, lowered.constants, dict(sorted(weights.items())), lowered.modules)
-
-
-def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    if not any(_writes(node) for node in program.graph.nodes):
-        return program
-    with tracing_errors():
-        functional: torch.export.ExportedProgram = program.run_decompositions({})
-        return functional
+    graph, constants, modules = lower(program.graph_module, inputs, lifted, outputs, exported_module, form)
+    return CapturedModel(graph, constants, dict(sorted(weights.items())), modules)
 
 
 def _without_composites(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
@@ -130,9 +128,9 @@ def _without_composites(program: torch.export.ExportedProgram) -> torch.export.E
     They are composite in PyTorch too, so the parts give their bits.
     """
     known, grouped = torch.export.default_decompositions(), grouped_decompositions()
-    while found := {n.target for n in program.graph.nodes if n.target in grouped or _is_composite(n, known)}:
+    while composites := {n.target for n in program.graph.nodes if n.target in grouped or _is_composite(n, known)}:
         with tracing_errors():
-            program = program.run_decompositions({each: grouped.get(each) or known[each] for each in found})
+            program = program.run_decompositions({each: grouped.get(each) or known[each] for each in composites})
     return program
 
 
@@ -153,24 +151,6 @@ def _writes(node: fx.Node) -> bool:
     return node.target._schema.is_mutable or hidden
 
 
-def _is_held(spec: InputSpec) -> bool:
-    return spec.kind is not InputKind.USER_INPUT
-
-
-def _prefix(spec: InputSpec) -> tuple[str, Role]:
-    if spec.kind not in PREFIXES:
-        raise UnavailableError(f"{spec.arg.name} cannot be captured: it is no tensor")
-    return PREFIXES[spec.kind]
-
-
-def _held(program: torch.export.ExportedProgram, spec: InputSpec) -> Any:
-    """The tensor of a weight, buffer or constant; `None` for an input."""
-    if not _is_held(spec):
-        return None
-    assert spec.target is not None
-    return program.state_dict.get(spec.target, program.constants.get(spec.target))
-
-
 def _outputs(program: torch.export.ExportedProgram) -> Iterator[tuple[str, fx.Node]]:
     """The results by name; a buffer that the program writes keeps its own name."""
     nodes = {node.name: node for node in program.graph.nodes}
@@ -188,9 +168,9 @@ def _result_names(program: torch.export.ExportedProgram) -> list[str]:
     tree = program.call_spec.out_spec
     assert tree is not None
     numbered = list(range(tree.num_leaves))
-    found = list(_paths(pytree.tree_unflatten(numbered, tree), ()))
-    in_order = [leaf for _, leaf in found] == numbered
-    return [".".join(path) or "0" for path, _ in found] if in_order else [str(number) for number in numbered]
+    paths = list(_paths(pytree.tree_unflatten(numbered, tree), ()))
+    in_order = [leaf for _, leaf in paths] == numbered
+    return [".".join(path) or "0" for path, _ in paths] if in_order else [str(number) for number in numbered]
 
 
 def _paths(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -207,10 +187,6 @@ def _paths(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...],
             yield from _paths(getattr(value, part.name), (*path, part.name))
     elif value is not None:
         yield path, value
-
-
-def _no_attribute(name: str) -> torch.Tensor:
-    raise UnavailableError(f"{name} cannot be captured: a part of the program that is no tensor (control flow)")
 
 
 # Captures a model for a range of sizes: a template whose sizes are polynomials of named dimensions.
@@ -243,7 +219,11 @@ def capture_template(
         UnavailableError: the model cannot be captured, or is another program at other sizes.
     """
     names = sorted({name for axes in dynamic.values() for name in axes.values()})
-    _check_ranges(names, ranges)
+    if set(names) != ranges.keys() or not 0 < len(names) <= DIMENSIONS_MAX:
+        raise UsageError(f"1 to {DIMENSIONS_MAX} dimensions with a range each are needed")
+    narrow = [name for name in names if ranges[name][1] - max(ranges[name][0], 2) < DIMENSIONS_MAX]
+    if narrow:
+        raise UsageError(f"the range of {narrow[0]} is too small to be worth a name")
 
     def document(sizes: Sizes) -> Json:
         return decode(graph_bytes(capture(model, (), _resized(kwargs, dynamic, sizes)).graph), "graph")
@@ -256,14 +236,6 @@ def capture_template(
     template = Template({name: ranges[name] for name in names}, fitted)
     _check_elsewhere(template, document, low)
     return template
-
-
-def _check_ranges(names: Sequence[str], ranges: Mapping[str, tuple[int, int]]) -> None:
-    if set(names) != ranges.keys() or not 0 < len(names) <= DIMENSIONS_MAX:
-        raise UsageError(f"1 to {DIMENSIONS_MAX} dimensions with a range each are needed")
-    narrow = [name for name in names if ranges[name][1] - max(ranges[name][0], 2) < DIMENSIONS_MAX]
-    if narrow:
-        raise UsageError(f"the range of {narrow[0]} is too small to be worth a name")
 
 
 def _check_elsewhere(template: Template, document: Callable[[Sizes], Json], low: Sizes) -> None:
@@ -304,25 +276,20 @@ def _merged(values: Sequence[Json], fit: Callable[[Sequence[int]], str]) -> Json
 
 def _polynomial(values: Sequence[int], corners: Sequence[Corner], names: Sequence[str], low: Sequence[int]) -> str:
     """The polynomial, of first degree in each name, that takes `values` at the corners of the cube at `low`."""
-    held = dict(zip(corners, values, strict=True))
+    at = dict(zip(corners, values, strict=True))
     terms: dict[Corner, int] = dict.fromkeys(corners, 0)
     for corner in corners:
-        difference = sum((-1) ** (sum(corner) - sum(part)) * held[part] for part in _below(corner))
+        difference = sum((-1) ** (sum(corner) - sum(part)) * at[part] for part in _below(corner))
         for part in _below(corner):  # difference · Π (name − low) over the names of the corner
             rest = math.prod(-low[i] for i, (one, other) in enumerate(zip(corner, part, strict=True)) if one > other)
             terms[part] += difference * rest
-    written = [
-        _term(factor, [name for name, bit in zip(names, part, strict=True) if bit]) for part, factor in terms.items()
-    ]
-    return "".join(term for term in reversed(written) if term).removeprefix("+") or "0"
+    written = []
+    for part, factor in reversed(terms.items()):
+        powers = [name for name, bit in zip(names, part, strict=True) if bit]
+        shown = [str(abs(factor))] if abs(factor) != 1 or not powers else []
+        written += [("-" if factor < 0 else "+") + "*".join([*shown, *powers])] if factor else []
+    return "".join(written).removeprefix("+") or "0"
 
 
 def _below(corner: Corner) -> list[Corner]:
     return list(itertools.product(*(range(bit + 1) for bit in corner)))
-
-
-def _term(factor: int, names: Sequence[str]) -> str:
-    if not factor:
-        return ""
-    shown = [str(abs(factor))] if abs(factor) != 1 or not names else []
-    return ("-" if factor < 0 else "+") + "*".join([*shown, *names])

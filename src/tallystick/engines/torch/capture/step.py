@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -19,15 +19,12 @@ from tallystick.engines.torch.engine import TorchEngine
 from tallystick.engines.torch.optimizers import rules_of
 from tallystick.engines.torch.randomness import explicit_randomness, recomputed, seed_tensor
 from tallystick.engines.torch.tensors import DTYPES, live_tensors, spec_of, to_tensor
-from tallystick.formats.optimizers import GroupRule, SlotSpec, schedule_scalars
+from tallystick.engines.torch.wrappers import Ema
+from tallystick.formats.optimizers import GroupRule, schedule_scalars
+from tallystick.programs.files import ModulePaths
 from tallystick.programs.graph import Graph, Role
 from tallystick.programs.random_words import GOES_ON, STATE_SIDE, seeded
 from tallystick.programs.step_names import BATCH, GENERATOR, GENERATOR_MOVE, POSITION, SEED, STATE_PREFIXES
-
-if TYPE_CHECKING:
-    from tallystick.engines.torch.wrappers import Ema
-    from tallystick.programs.files import ModulePaths
-
 
 # What a step writes into gradients before the optimizer, and into weights after it, beside the optimizer's update.
 
@@ -83,8 +80,8 @@ class ClippedValues:
 
     def __call__(self, tensors: Tensors) -> dict[str, torch.Tensor]:
         """The clipped gradients."""
-        found = {name: value for name, value in tensors.items() if name.startswith(GRADIENTS)}
-        return {name: value.clamp_min(-self.limit).clamp_max(self.limit) for name, value in found.items()}
+        gradients = {name: value for name, value in tensors.items() if name.startswith(GRADIENTS)}
+        return {name: value.clamp_min(-self.limit).clamp_max(self.limit) for name, value in gradients.items()}
 
 
 # The parts of a training step before capture: model, loss, optimizer, and settings.
@@ -205,66 +202,44 @@ def named_scalars(rules: Sequence[GroupRule], learning_rates: Sequence[float], s
 # Each example is a separate object, because tracing treats one object as one value.
 
 
-@dataclass(frozen=True)
-class StepInputs:
-    """The examples, sorted by name; `unallocated` are slots that the optimizer allocates when it first needs them.
+def step_inputs(
+    step: TrainingStep, batches: Sequence[Batch]
+) -> tuple[dict[str, torch.Tensor], frozenset[str], dict[str, float]]:
+    """The examples for `step` and micro-batches like these, sorted by name.
 
-    `starts` are the numbers that fill slots before the first step, where they are not 0.
+    Also the names of the slots that the optimizer allocates when it first needs them, and the numbers that fill slots
+    before the first step, where they are not 0.
     """
-
-    examples: Mapping[str, torch.Tensor]
-    unallocated: frozenset[str]
-    starts: Mapping[str, float]
-
-
-def step_inputs(step: TrainingStep, batches: Sequence[Batch]) -> StepInputs:
-    """The examples for `step` and micro-batches like these."""
-    held = _state(step)
-    slots = dict(_slots(step))
-    unallocated = {name: _example(*found) for name, found in slots.items() if name not in held}
-    examples = held | unallocated | _fed(step, batches)
-    starts = {name: slot.start for name, (slot, _) in slots.items() if str(slot.start) != "0.0"}
-    return StepInputs(dict(sorted(examples.items())), frozenset(unallocated), starts)
-
-
-def _state(step: TrainingStep) -> dict[str, torch.Tensor]:
-    live = live_tensors(step.model, step.optimizer)
-    live |= {} if step.ema is None else step.ema.live(step.model)
-    found = {name: torch.empty_like(value.detach()) for name, value in live.items()}
-    if step.draws == "generator":
-        found[GENERATOR] = torch.zeros(STATE_SIDE, dtype=torch.int64)
-    return found | {POSITION: torch.zeros((), dtype=torch.int64)}
-
-
-def _slots(step: TrainingStep) -> Iterator[tuple[str, tuple[SlotSpec, torch.Tensor]]]:
-    """Each slot of every parameter, allocated or not, by name; those of a parameter without a gradient are not read."""
+    live = live_tensors(step.model, step.optimizer) | ({} if step.ema is None else step.ema.live(step.model))
+    examples = {name: torch.empty_like(value.detach()) for name, value in live.items()}
+    examples[POSITION] = torch.zeros((), dtype=torch.int64)
+    for index, batch in enumerate(batches):
+        prefix = batch_prefix(index, step.accumulation)
+        examples |= {f"{prefix}{name}": torch.empty_like(value) for name, value in batch.items()}
+    scalars = named_scalars(step.rules, [0.0] * len(step.rules), 1)
+    examples |= {name: torch.zeros((), dtype=torch.float64) for name in scalars}
+    if step.draws == "seed":
+        examples[SEED] = seed_tensor(bytes(16))
+    elif step.draws == "generator":
+        examples[GENERATOR] = torch.zeros(STATE_SIDE, dtype=torch.int64)
+        examples[BATCH + GENERATOR_MOVE] = torch.zeros(2, dtype=torch.int64)
+    unallocated, starts = dict[str, torch.Tensor](), dict[str, float]()
     parameters = {name: value.detach() for name, value in step.model.named_parameters()}
     for rule, names in zip(step.rules, step.groups, strict=True):
-        for name in names:
-            for slot, found in rule.slots(spec_of(parameters[name])).items():
-                yield f"optimizer.{name}.{slot}", (found, parameters[name])
+        for name, parameter in ((name, parameters[name]) for name in names):
+            for slot, filled in rule.slots(spec_of(parameter)).items():
+                if str(filled.start) != "0.0":
+                    starts[f"optimizer.{name}.{slot}"] = filled.start
+                if f"optimizer.{name}.{slot}" not in examples:
+                    unallocated[f"optimizer.{name}.{slot}"] = _example(filled.spec, parameter)
+    return dict(sorted((examples | unallocated).items())), frozenset(unallocated), starts
 
 
-def _example(slot: SlotSpec, parameter: torch.Tensor) -> torch.Tensor:
+def _example(spec: TensorSpec, parameter: torch.Tensor) -> torch.Tensor:
     """An example of a slot; one of the parameter's form has its strides too, and a number lies on the CPU."""
-    spec = slot.spec
     if spec == spec_of(parameter):
         return torch.empty_like(parameter)
     return torch.zeros(spec.shape, dtype=DTYPES[spec.dtype], device=parameter.device if spec.shape else "cpu")
-
-
-def _fed(step: TrainingStep, batches: Sequence[Batch]) -> dict[str, torch.Tensor]:
-    """The inputs that change at each step: batches, scalars of the schedule, seed."""
-    found = {
-        f"{batch_prefix(index, step.accumulation)}{name}": torch.empty_like(value)
-        for index, batch in enumerate(batches)
-        for name, value in batch.items()
-    }
-    scalars = named_scalars(step.rules, [0.0] * len(step.rules), 1)
-    found |= {name: torch.zeros((), dtype=torch.float64) for name in scalars}
-    if step.draws == "generator":
-        found[BATCH + GENERATOR_MOVE] = torch.zeros(2, dtype=torch.int64)
-    return found | ({SEED: seed_tensor(bytes(16))} if step.draws == "seed" else {})
 
 
 # A captured training step: its graph, the bytes of its constants, and the inputs that each step needs.
@@ -304,13 +279,14 @@ class CapturedStep:
     def empty_slots(self) -> dict[str, Tensor]:
         """The optimizer's slots and the position before the first step: the state without the model."""
         specs = {value.name: value.spec for value in self.graph.inputs}
-        names = [name for name in self.state if name.startswith(("optimizer.", "position."))]
-        return {name: self._empty(name, specs[name]) for name in names}
-
-    def _empty(self, name: str, spec: TensorSpec) -> Tensor:
-        if name not in self.starts:
-            return Tensor(spec.dtype, spec.shape, bytes(spec.nbytes))
-        return to_tensor(torch.full(spec.shape, self.starts[name], dtype=DTYPES[spec.dtype]))
+        slots = dict[str, Tensor]()
+        for name in (name for name in self.state if name.startswith(("optimizer.", "position."))):
+            spec = specs[name]
+            if name in self.starts:
+                slots[name] = to_tensor(torch.full(spec.shape, self.starts[name], dtype=DTYPES[spec.dtype]))
+            else:
+                slots[name] = Tensor(spec.dtype, spec.shape, bytes(spec.nbytes))
+        return slots
 
     def schedule(self, step: int, *learning_rates: float) -> dict[str, Tensor]:
         """The scalars of step `step` (1-based) by their names in the graph; one learning rate per parameter group.
@@ -332,21 +308,27 @@ SEED_OF_CHECK = bytes(range(16))
 GENERATOR_SEED = 1
 
 
-def check_bits(
-    captured: CapturedStep, step: TrainingStep, batches: Sequence[Batch], given: Mapping[str, torch.Tensor]
-) -> None:
+def check_bits(captured: CapturedStep, step: TrainingStep, batches: Sequence[Batch], examples: Tensors) -> None:
     """Raise `UnavailableError` unless graph and eager model give the same loss, norm and gradients, bit by bit.
 
     Args:
         captured: the captured graph of `step`.
         step: the eager step; it is taken with copies of its model's tensors.
         batches: the micro-batches.
-        given: the inputs of the graph without its state; weights and buffers are the model's tensors.
+        examples: the inputs of the graph; weights and buffers are the model's tensors, and scalars of the schedule 0.
     """
-    expected = _run_eagerly(step, batches)
+    given = {name: torch.zeros_like(value) for name, value in examples.items() if not is_state(name)}
+    for index, batch in enumerate(batches):
+        given |= {batch_prefix(index, step.accumulation) + name: value for name, value in batch.items()}
+    if step.draws == "seed":
+        given[SEED] = seed_tensor(SEED_OF_CHECK)
+    elif step.draws == "generator":
+        given[GENERATOR] = torch.from_numpy(seeded(GENERATOR_SEED))
+        given[BATCH + GENERATOR_MOVE] = torch.tensor([GOES_ON, 0])
+    expected = _eager(step, batches)
     if not (differing := _differing(expected, _replayed(captured, step.model, given, expected))):
         return
-    if again := _differing(expected, _run_eagerly(step, batches)):
+    if again := _differing(expected, _eager(step, batches)):
         raise UnavailableError(
             f"two eager steps have not the same bits, first in {again}: "
             "call torch.use_deterministic_algorithms(True), or use one thread"
@@ -363,15 +345,10 @@ def _eager_attention(model: nn.Module) -> str:
     return "" if kind in {None, "eager"} else f" (its attention is {kind}; others have attn_implementation='eager')"
 
 
-def _differing(expected: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> str:
+def _differing(expected: Tensors, others: Tensors) -> str:
     """The first name under which they have other bits; NaN is not compared."""
-    pairs = ((name, value, found[name]) for name, value in expected.items())
+    pairs = ((name, value, others[name]) for name, value in expected.items())
     return next((name for name, value, other in pairs if not torch.equal(value, other) and not value.isnan().any()), "")
-
-
-def _run_eagerly(step: TrainingStep, batches: Sequence[Batch]) -> dict[str, torch.Tensor]:
-    with torch.random.fork_rng(devices=[]):
-        return _eager(step, batches)
 
 
 def _replayed(
@@ -395,16 +372,6 @@ def _giving(graph: Graph, wanted: Collection[str]) -> Graph:
             needed.update(node.refs)
     inputs = tuple(each for each in graph.inputs if each.name in needed)
     return replace(graph, inputs=inputs, nodes=tuple(reversed(nodes)), outputs=outputs)
-
-
-def drawn_from(step: TrainingStep) -> dict[str, torch.Tensor]:
-    """The inputs of the captured step that its draws follow from, as the eager step is given them."""
-    if step.draws == "seed":
-        return {SEED: seed_tensor(SEED_OF_CHECK)}
-    if step.draws == "generator":
-        state = torch.from_numpy(seeded(GENERATOR_SEED))
-        return {GENERATOR: state, BATCH + GENERATOR_MOVE: torch.tensor([GOES_ON, 0])}
-    return {}
 
 
 @contextmanager
@@ -442,9 +409,9 @@ class _Eager(nn.Module):
         norm = torch.nn.utils.get_total_norm(list(gradients.values()))
         if step.clip_norm is not None:
             norm = torch.nn.utils.clip_grad_norm_(list(self.model.parameters()), step.clip_norm)
-        held = {f"weights.{name}": p.detach() for name, p in self.model.named_parameters()}
-        held |= {f"buffers.{name}": value for name, value in self.model.named_buffers()}
-        gradients |= step.edits.edited(gradients, held)
+        state = {f"weights.{name}": p.detach() for name, p in self.model.named_parameters()}
+        state |= {f"buffers.{name}": value for name, value in self.model.named_buffers()}
+        gradients |= step.edits.edited(gradients, state)
         shown = {f"gradients.{name}": value for name, value in gradients.items()}
         return {"loss": step.reduced(losses), "gradient_norm": norm} | shown
 
@@ -453,8 +420,7 @@ def _eager(step: TrainingStep, batches: Sequence[Batch]) -> dict[str, torch.Tens
     """What the eager step gives on copies of the model's tensors; the gradients of the loop stay as they are."""
     live = {name: p.detach().clone().requires_grad_(p.requires_grad) for name, p in step.model.named_parameters()}
     live |= {name: value.detach().clone() for name, value in step.model.named_buffers()}
-    with _drawing(step):
-        found: dict[str, torch.Tensor] = functional_call(
-            _Eager(step, batches), {f"model.{name}": value for name, value in live.items()}, ()
-        )
-    return found
+    tensors = {f"model.{name}": value for name, value in live.items()}
+    with torch.random.fork_rng(devices=[]), _drawing(step):
+        results: dict[str, torch.Tensor] = functional_call(_Eager(step, batches), tensors, ())
+    return results

@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import cache, partial
+from typing import Any, Final
 
 import torch
 from torch import fx, nn
@@ -17,7 +18,7 @@ from tallystick.core.errors import UnavailableError, UsageError
 from tallystick.core.tensors import TensorSpec
 from tallystick.engines.torch.capture.export import Replaying, exported_calls, grouped_decompositions, tracing_errors
 from tallystick.engines.torch.capture.lowering import lower
-from tallystick.engines.torch.capture.module_trail import CLIPPING, UPDATE, ModuleTrail, Trail
+from tallystick.engines.torch.capture.module_trail import CLIPPING, UPDATE, ModuleTrail
 from tallystick.engines.torch.capture.step import (
     NO_EDITS,
     Batch,
@@ -27,12 +28,9 @@ from tallystick.engines.torch.capture.step import (
     Loss,
     Precision,
     Reduction,
-    StepInputs,
     TrainingStep,
     batch_of,
-    batch_prefix,
     check_bits,
-    drawn_from,
     group_suffix,
     is_state,
     role_of,
@@ -47,7 +45,8 @@ from tallystick.engines.torch.randomness import (
     native_mask,
 )
 from tallystick.engines.torch.tensors import spec_of, to_tensor
-from tallystick.formats.optimizers import GroupRule, schedule_scalars
+from tallystick.engines.torch.wrappers import Ema
+from tallystick.formats.optimizers import schedule_scalars
 from tallystick.programs.graph import GraphForm, Input
 from tallystick.programs.step_names import (
     BATCH,
@@ -59,10 +58,6 @@ from tallystick.programs.step_names import (
     WEIGHTS,
     full_masks,
 )
-
-if TYPE_CHECKING:
-    from tallystick.engines.torch.wrappers import Ema
-
 
 # The step as a function from named tensors to named tensors, which is traced.
 #
@@ -78,7 +73,7 @@ class StepFunction:
     calls: Sequence[nn.Module]
     names: Sequence[str]
     unallocated: frozenset[str]
-    trail: Trail
+    trail: ModuleTrail
 
     def __call__(self, *values: torch.Tensor) -> dict[str, torch.Tensor]:
         """The outputs of one step by name."""
@@ -131,38 +126,28 @@ class StepFunction:
         rules, groups = self.step.rules, self.step.groups
         updates = updates_of(self.step.optimizer)
         for index, (rule, names, update) in enumerate(zip(rules, groups, updates, strict=True)):
-            scalars = _GroupScalars(rule, tensors, group_suffix(index, len(rules)))
+            suffix = group_suffix(index, len(rules))
+            exact = {name: tensors[f"schedule.{name}{suffix}"] for name in schedule_scalars(rule, 0.0, 1)}
+            rounded = cache(partial(_rounded, exact))  # once to each dtype
             for name in (name for name in names if name in gradients):
                 self.trail.enter(UPDATE + name)
                 weight = tensors[f"weights.{name}"]
                 slots = {slot: tensors[f"optimizer.{name}.{slot}"] for slot in rule.slots(spec_of(weight))}
-                moved, kept = update(rule, weight, gradients[name], slots, scalars.of(weight.dtype))
+                scalars = Scalars(exact, rounded(weight.dtype), rounded(arithmetic_dtype(weight.dtype)))
+                moved, kept = update(rule, weight, gradients[name], slots, scalars)
                 changed[f"weights.{name}"] = moved
                 changed |= {f"optimizer.{name}.{slot}": value for slot, value in kept.items()}
         return changed
 
 
-class _GroupScalars:
-    """The schedule of one parameter group; each scalar is rounded once to each dtype of its weights."""
-
-    def __init__(self, rule: GroupRule, tensors: Tensors, suffix: str) -> None:
-        self._named = {name: tensors[f"schedule.{name}{suffix}"] for name in schedule_scalars(rule, 0.0, 1)}
-        self._rounded: dict[torch.dtype, Tensors] = {}
-
-    def of(self, dtype: torch.dtype) -> Scalars:
-        """The scalars as they are, in `dtype`, and in the dtype that kernels compute in on weights of `dtype`."""
-        return Scalars(self._named, self._in(dtype), self._in(arithmetic_dtype(dtype)))
-
-    def _in(self, dtype: torch.dtype) -> Tensors:
-        if dtype not in self._rounded:
-            self._rounded[dtype] = {name: value.to(dtype) for name, value in self._named.items()}
-        return self._rounded[dtype]
+def _rounded(scalars: Tensors, dtype: torch.dtype) -> Tensors:
+    return {name: value.to(dtype) for name, value in scalars.items()}
 
 
 def _accumulate(total: dict[str, torch.Tensor], trained: Tensors, loss: torch.Tensor) -> None:
     """Add the gradients of one backward pass, each with the strides of its parameter, as `backward()` stores them."""
-    found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
-    for (name, parameter), gradient in zip(trained.items(), found, strict=True):
+    gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+    for (name, parameter), gradient in zip(trained.items(), gradients, strict=True):
         if gradient is not None:
             same = gradient.stride() == parameter.stride()
             laid = gradient if same else gradient.clone(memory_format=torch.contiguous_format)
@@ -188,44 +173,17 @@ def _moments(watched: torch.Tensor | None) -> dict[str, torch.Tensor]:
 
 # Traces a step with `make_fx` into one flat program that writes nothing in place.
 
-Program = Callable[..., dict[str, torch.Tensor]]
-
 FAKE: Final[Mapping[str, Any]] = {"tracing_mode": "fake", "_allow_non_fake_inputs": True}
 """Tensors that the loss brings along, as weights of classes, are constants of the program."""
 
 
-@dataclass(frozen=True)
-class Traced:
-    """A traced program, and the names of its outputs in their order."""
-
-    module: fx.GraphModule
-    names: tuple[str, ...]
-
-    @property
-    def placeholders(self) -> list[fx.Node]:
-        """The nodes of the inputs, in order."""
-        return [node for node in self.module.graph.nodes if node.op == "placeholder"]
-
-    @property
-    def outputs(self) -> list[tuple[str, fx.Node]]:
-        """The nodes of the outputs by name."""
-        results = self.module.graph.output_node().args[0]
-        return list(zip(self.names, results, strict=True))  # type: ignore[arg-type]
-
-    def attribute(self, name: str) -> torch.Tensor:
-        """A tensor of the program by its dotted name; raises `UnavailableError` for anything else."""
-        value: Any = self.module
-        for part in name.split("."):
-            value = getattr(value, part)
-        if not isinstance(value, torch.Tensor):
-            raise UnavailableError(f"{name} cannot be captured: it is a part of the program, and no tensor")
-        return value
-
-
 def traced(
-    program: Program, inputs: Mapping[str, torch.Tensor], trail: Trail, stand_ins: Mapping[Any, Callable[..., Any]]
-) -> Traced:
-    """The program for inputs like these; raises `UnavailableError` for what cannot be traced.
+    program: Callable[..., dict[str, torch.Tensor]],
+    inputs: Mapping[str, torch.Tensor],
+    trail: ModuleTrail,
+    stand_ins: Mapping[Any, Callable[..., Any]],
+) -> tuple[fx.GraphModule, list[tuple[str, fx.Node]]]:
+    """The program for inputs like these, and its outputs by name; raises `UnavailableError` for what cannot be traced.
 
     `stand_ins` are operators that a library calls only where it is traced, by what an eager step runs.
 
@@ -243,7 +201,9 @@ def traced(
         trail.mark_step(differentiated)
         with torch.no_grad():
             functional = functionalize(differentiated, remove="mutations")
-            return Traced(make_fx(functional, **FAKE)(*inputs.values()), tuple(names))
+            module = make_fx(functional, **FAKE)(*inputs.values())
+    results: Any = module.graph.output_node().args[0]
+    return module, list(zip(names, results, strict=True))
 
 
 def _batch_norm(
@@ -266,88 +226,53 @@ DECLARED: Final[dict[Any, Callable[..., Any]]] = {torch.ops.aten.native_batch_no
 """Replacements for operators whose schema does not declare that they write in place."""
 
 
-# Captures a step as a graph: export, trace, lower, and compare with the eager step bit by bit.
+# A step as a graph: export, trace, lower, and compare with the eager step bit by bit. Replaying the graph with the
+# kernels of the same stack gives the bits of the native loop.
 
 GROUPED: Final = "transformers.grouped_mm_fallback"
 
 
-def captured_step(step: TrainingStep, batches: Sequence[Batch], trail: Trail) -> CapturedStep:
+def captured_step(step: TrainingStep, batches: Sequence[Batch], trail: ModuleTrail) -> CapturedStep:
     """The graph of `step` for micro-batches like these; `trail` knows the modules of its nodes.
 
     Raises `UnavailableError` if the step cannot be captured, or if its graph does not give the eager step's bits.
     """
     if step.draws == "generator" and native_mask() is None:
         raise UnavailableError("what dropout draws on this processor is not known; give the recorder a seed (`seed=1`)")
-    inputs = step_inputs(step, batches)
+    examples, unallocated, starts = step_inputs(step, batches)
     are_alike = all(_kind(batch) == _kind(batches[0]) for batch in batches)
     exported = [exported_calls(step, batch, trail) for batch in (batches[:1] if are_alike else batches)]
-    calls = [call for each in exported for call in each.calls]
-    program = StepFunction(step, calls, tuple(inputs.examples), inputs.unallocated, trail)
-    found = traced(program, inputs.examples, trail, _stand_ins(calls))
-    declared = _declared(inputs, found)
-    named = zip(found.placeholders, inputs.examples, strict=True)
-    lowered = lower(
-        found.module.graph,
-        {node.name: declared[name] for node, name in named if name in declared},
-        {},
-        found.outputs,
-        attributes=found.attribute,
-        place=trail.module_of,
-        form=GraphForm.VERIFICATION,
-    )
-    reads_masks = any(each.reads_masks for each in exported)
-    captured = CapturedStep(
-        lowered.graph, lowered.constants, step.rules, lowered.modules, reads_masks, starts=inputs.starts
-    )
-    _check(
-        captured, step, _shuffled(batches) if are_alike else batches, {name: inputs.examples[name] for name in declared}
-    )
+    calls = [call for of_batch, _ in exported for call in of_batch]
+    program = StepFunction(step, calls, tuple(examples), unallocated, trail)
+    module, outputs = traced(program, examples, trail, _stand_ins(calls))
+    placeholders = [node.name for node in module.graph.nodes if node.op == "placeholder"]
+    # slots of parameters that get no gradient are no inputs
+    read = {name: value for name, value in examples.items() if name not in unallocated or name in dict(outputs)}
+    inputs = {name: Input(name, role_of(name), spec_of(value)) for name, value in read.items()}
+    named = {node: inputs[name] for node, name in zip(placeholders, examples, strict=True) if name in inputs}
+    graph, constants, modules = lower(module, named, {}, outputs, trail.module_of, GraphForm.VERIFICATION)
+    reads_masks = any(are_decided for _, are_decided in exported)
+    captured = CapturedStep(graph, constants, step.rules, modules, reads_masks, starts)
+    # each micro-batch with its elements in another order, so that one example does not stand for all of them
+    others = [
+        {name: value.roll(index, 0) if value.dim() else value for name, value in batch.items()}
+        for index, batch in enumerate(batches)
+    ]
+    check_bits(captured, step, others if are_alike else batches, read)
     return captured
 
 
 def _stand_ins(calls: Sequence[nn.Module]) -> Mapping[Any, Callable[..., Any]]:
     """Those of experts whose rows are multiplied in groups, where there are any."""
     graphs = (module.graph for call in calls for module in call.modules() if isinstance(module, fx.GraphModule))
-    if not any(str(node.target).startswith(GROUPED) for graph in graphs for node in graph.nodes):
-        return {}
-
-    return grouped_decompositions()
-
-
-def _declared(inputs: StepInputs, found: Traced) -> dict[str, Input]:
-    """The inputs of the graph: all except slots of parameters that get no gradient."""
-    wanted = (name for name in inputs.examples if name not in inputs.unallocated or name in found.names)
-    return {name: Input(name, role_of(name), spec_of(inputs.examples[name])) for name in wanted}
+    has_groups = any(str(node.target).startswith(GROUPED) for graph in graphs for node in graph.nodes)
+    return grouped_decompositions() if has_groups else {}
 
 
 def _kind(batch: Batch) -> tuple[dict[str, TensorSpec], frozenset[str]]:
     """What decides which program a micro-batch is computed with."""
     specs = {name: spec_of(value) for name, value in batch.items()}
     return specs, full_masks({name: to_tensor(value) for name, value in batch.items()})
-
-
-def _shuffled(batches: Sequence[Batch]) -> list[Batch]:
-    """Each micro-batch with its elements in another order."""
-    return [
-        {name: value.roll(index, 0) if value.dim() else value for name, value in batch.items()}
-        for index, batch in enumerate(batches)
-    ]
-
-
-def _check(
-    captured: CapturedStep, step: TrainingStep, batches: Sequence[Batch], inputs: Mapping[str, torch.Tensor]
-) -> None:
-    """Compare with the eager step."""
-    given = {name: torch.zeros_like(value) for name, value in inputs.items() if not is_state(name)}
-    for index, each in enumerate(batches):
-        given |= {batch_prefix(index, step.accumulation) + name: value for name, value in each.items()}
-    given |= drawn_from(step)
-    check_bits(captured, step, batches, given)
-
-
-# Captures forward, backward and optimizer of one training step as one functional graph.
-#
-# Replaying the graph with the kernels of the same stack gives the bits of the native loop.
 
 
 def capture_training_step(
@@ -395,18 +320,11 @@ def capture_training_step(
         return loss(called, examples), None
 
     step = TrainingStep(model, optimizer, objective, clip_norm, accumulation, draws, precision, reduction, ema, edits)
-    return captured_step(step, _examples(batch, accumulation), ModuleTrail())
-
-
-def _examples(batch: Batch | Sequence[Batch], count: int) -> list[Batch]:
-    """An example for each micro-batch; raises `UsageError` unless each is a mapping from names to tensors."""
     given = [batch] if isinstance(batch, Mapping) else list(batch)
-    if not given or not all(map(_is_batch, given)):
+    tensors = [value for each in given if isinstance(each, Mapping) for value in each.values()]
+    if not given or not all(isinstance(each, Mapping) for each in given) or not all(map(torch.is_tensor, tensors)):
         raise UsageError('a batch is a mapping from names to tensors, such as {"x": x, "y": y}')
-    if len(given) not in {1, count}:
-        raise UsageError(f"{len(given)} examples are given for {count} micro-batches")
-    return [dict(each) for each in (given if len(given) == count else given * count)]
-
-
-def _is_batch(given: object) -> bool:
-    return isinstance(given, Mapping) and all(isinstance(value, torch.Tensor) for value in given.values())
+    if len(given) not in {1, accumulation}:
+        raise UsageError(f"{len(given)} examples are given for {accumulation} micro-batches")
+    examples = [dict(each) for each in (given if len(given) == accumulation else given * accumulation)]
+    return captured_step(step, examples, ModuleTrail())

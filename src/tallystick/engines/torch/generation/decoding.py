@@ -205,12 +205,7 @@ def _cache_sides(model: Any) -> list[tuple[tuple[int, int], tuple[int, int]]]:
         raise UnavailableError(f"a cache of {strange} cannot be captured: only keys and values of all places can")
     with tracing_errors(), torch.inference_mode():
         model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=model.device), past_key_values=held, use_cache=True)
-    return [(_sides(layer.keys), _sides(layer.values)) for layer in held.layers]
-
-
-def _sides(states: torch.Tensor) -> tuple[int, int]:
-    _, heads, _, width = states.shape
-    return heads, width
+    return [(tuple(layer.keys.shape[1::2]), tuple(layer.values.shape[1::2])) for layer in held.layers]
 
 
 # A decode graph with named lengths: decoding binds length 1, verification the whole sequence with an empty cache.

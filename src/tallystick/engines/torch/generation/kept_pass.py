@@ -1,6 +1,6 @@
-"""The kept graph of a language model's pass, read in the place of the model.
+"""The graph of a language model's pass: kept once, and then read in the place of the model.
 
-The graph was captured from the verifier's own model, for these files and these versions (`pass_keeping`). The weights
+The graph was captured from the verifier's own model, for these files and these versions. The weights
 are read from the directory each time, and the card is made of what was read. All other work is done by the model of
 transformers, which is loaded when it is first needed.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from hashlib import sha256
@@ -17,16 +16,18 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
+from torch import nn
 
 from tallystick.core.canonical_json import Json, encode
 from tallystick.core.digests import digest
 from tallystick.core.documents import Count, DigestText, Document
 from tallystick.core.errors import MalformedError, UnavailableError
-from tallystick.core.files import read_document
-from tallystick.core.safetensors import StateFile, read_state
+from tallystick.core.files import read_document, write_atomically
+from tallystick.core.safetensors import StateFile, read_state, write_state
 from tallystick.core.tensor_digests import state_digest
-from tallystick.core.tensors import Tensor
+from tallystick.engines.torch.capture.model import capture, capture_template
 from tallystick.engines.torch.engine import PreparedGraph
 from tallystick.engines.torch.generation.language_models import (
     Attention,
@@ -35,10 +36,16 @@ from tallystick.engines.torch.generation.language_models import (
     load_language_model,
     load_tokenizer,
 )
-from tallystick.engines.torch.generation.model_files import TOKENIZER_BYTES_MAX, check_directory
-from tallystick.engines.torch.tensors import DTYPES as TORCH_DTYPES, from_tensor, to_tensor
+from tallystick.engines.torch.generation.layer_tap import watching_layers
+from tallystick.engines.torch.generation.model_files import (
+    TOKENIZER_BYTES_MAX,
+    check_directory,
+    read_card,
+    shared_tensors,
+    stored_tensors,
+)
+from tallystick.engines.torch.tensors import DTYPES as TORCH_DTYPES, dtype_name, from_tensor, to_tensor
 from tallystick.formats.claims import Dtype, ModelCard
-from tallystick.formats.store.directories import weight_files
 from tallystick.programs.templates import Template
 from tallystick.verdicts.language_model import Prefill, Rows
 
@@ -147,7 +154,7 @@ class GraphPass:
         return PreparedGraph.of(graph, "cpu", ()), held
 
     def _value(self, name: str) -> torch.Tensor:
-        own = self.state.get(name.removeprefix(WEIGHTS).removeprefix(BUFFERS))
+        own = self.state.get(_own_name(name))
         return self.kept.values[name] if own is None else own
 
 
@@ -217,6 +224,10 @@ class KeptLanguageModel(TorchLanguageModel):
         return self.directory
 
 
+def _own_name(name: str) -> str:
+    return name.removeprefix(WEIGHTS).removeprefix(BUFFERS)
+
+
 def read_kept(place: Path) -> KeptGraph | None:
     """What is kept at a place; None where nothing is, or where it is damaged."""
     try:
@@ -232,24 +243,18 @@ def read_kept(place: Path) -> KeptGraph | None:
 def _read_weights(path: Path, tensors: Sequence[KeptTensor]) -> dict[str, torch.Tensor] | None:
     """The tensors by each of their names; None where the files are not such as the pass was kept for."""
     try:
-        with ExitStack() as opened:
-            files = [opened.enter_context(StateFile(each)) for each in weight_files(path)]
-            held = {name: file.tensor(name) for file in files for name in file.names}
-            if len(held) < sum(len(file.names) for file in files):
-                return None
+        with stored_tensors(path) as held:
             read = [(each, _read_tensor(each, held)) for each in tensors]
     except (MalformedError, UnavailableError):
         return None  # loading the model raises the error that names the file
-    return (
-        None
-        if any(value is None for _, value in read)
-        else {name: value for each, value in read if value is not None for name in each.names}
-    )
+    if any(value is None for _, value in read):
+        return None
+    return {name: value for each, value in read if value is not None for name in each.names}
 
 
-def _read_tensor(wanted: KeptTensor, held: Mapping[str, Tensor]) -> torch.Tensor | None:
+def _read_tensor(wanted: KeptTensor, held: Mapping[str, StateFile]) -> torch.Tensor | None:
     """A tensor that stands in the files under one of its names, or under several with equal bytes."""
-    stored = [held[name] for name in wanted.names if name in held]
+    stored = [held[name].tensor(name) for name in wanted.names if name in held]
     if not stored or any(each != stored[0] for each in stored[1:]) or list(stored[0].shape) != wanted.shape:
         return None
     value, dtype = from_tensor(stored[0]), TORCH_DTYPES[wanted.dtype]
@@ -261,3 +266,88 @@ def _read_tensor(wanted: KeptTensor, held: Mapping[str, Tensor]) -> torch.Tensor
 def _rows(states: torch.Tensor) -> Rows:
     found: Rows = states.float().numpy()
     return found
+
+
+# The graph of a pass is kept, so that later verifications start without transformers.
+
+AXES: Final = {"input_ids": {1: LENGTH}, "rows": {0: ROWS}}
+LENGTH_MAX: Final = 1 << 17
+EXAMPLE: Final = (11, 5)
+TRIED: Final = (EXAMPLE, (2, 2), (31, 30), (200, 7))
+"""Tokens and rows with which a kept pass has to give the bits of the model, those that the model has room for."""
+
+
+class WholePass(nn.Module):
+    """The pass over one sequence: logits of the chosen rows, and the hidden states of all layers."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.layers = tuple(range(model.config.num_hidden_layers + 1))
+
+    def forward(self, input_ids: torch.Tensor, rows: torch.Tensor) -> dict[str, Any]:
+        """Returns `logits` [1, rows, V] and `hidden` states [1, length, width] by layer."""
+        hidden: dict[str, torch.Tensor] = {}
+        with watching_layers(self.model, self.layers, lambda layer, states: hidden.update({str(layer): states})):
+            found = self.model(input_ids=input_ids, use_cache=False, logits_to_keep=rows)
+        return {"logits": found.logits, "hidden": hidden}
+
+
+def keep_pass(model: TorchLanguageModel, attention: Attention) -> Path:
+    """Keep the graph of the pass, for 16 bits also the one in F32, in the user's cache folder; returns the place.
+
+    Raises `UnavailableError` if the model cannot be captured, or if its graph gives other bits than the model.
+    """
+    path, dtype = model.directory, model.card.dtype
+    if path is None or model.device != "cpu":
+        raise UnavailableError("a pass is kept of a model that was loaded from a directory onto the CPU")
+    if read_card(path, dtype) != model.card:
+        raise UnavailableError(f"{path}: transformers converts the tensors of its files, so they are no kept pass's")
+    wide = model.widened()
+    if wide is not None:
+        _keep(wide, kept_place(path, dtype, attention, wide=True))
+    place = kept_place(path, dtype, attention)
+    _keep(model, place)
+    return place
+
+
+def _keep(model: TorchLanguageModel, place: Path) -> None:
+    whole, most = WholePass(model.model), model.context_length or LENGTH_MAX
+    ranges = {LENGTH: (SIZE_MIN, most), ROWS: (SIZE_MIN, most)}
+    template = capture_template(whole, _example(*EXAMPLE), AXES, ranges)
+    state, own = model.model.state_dict(), model.model.state_dict(keep_vars=True)
+    bindings = capture(whole, (), _example(*EXAMPLE)).bindings
+    values = {name: each for name, each in bindings.items() if _own_name(name) not in state}
+    facts = KeptPass(
+        graph=digest("blob", template.to_bytes()),
+        values=state_digest(values),
+        card=model.card,
+        end_tokens=sorted(model.end_tokens),
+        context_length=model.context_length,
+        tensors=[
+            KeptTensor(names=names, dtype=dtype_name(own[names[0]].dtype), shape=list(own[names[0]].shape))
+            for names in shared_tensors(own)
+        ],
+    )
+    held = KeptGraph(facts, template, {name: from_tensor(each) for name, each in values.items()})
+    _check_bits(model, GraphPass(held, state))
+    place.mkdir(parents=True, exist_ok=True)
+    write_atomically(place / GRAPH, template.to_bytes())
+    write_state(place / VALUES, values)
+    write_atomically(place / PASS, facts.to_bytes())
+
+
+def _example(tokens: int, rows: int) -> dict[str, torch.Tensor]:
+    return {"input_ids": torch.ones(1, tokens, dtype=torch.int64), "rows": torch.arange(tokens - rows, tokens)}
+
+
+def _check_bits(model: TorchLanguageModel, kept: GraphPass) -> None:
+    draw, layers = torch.Generator().manual_seed(0), range(model.card.layers + 1)
+    for count, rows in (each for each in TRIED if kept.reaches(*each)):
+        tokens = torch.randint(model.card.vocabulary, (count,), generator=draw).tolist()
+        native, found = model.prefill(tokens, count - rows, layers), kept(tokens, count - rows, layers)
+        pairs = [("logits", native.logits, found.logits)]
+        pairs += [(f"layer {layer}", native.hidden[layer], found.hidden[layer]) for layer in layers]
+        other = next((name for name, one, two in pairs if not np.array_equal(one, two, equal_nan=True)), None)
+        if other is not None:
+            raise UnavailableError(f"the graph of the pass gives other bits than the model: {other} of {count} tokens")

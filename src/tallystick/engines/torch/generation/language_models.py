@@ -57,9 +57,7 @@ class TorchLanguageModel:
     def end_tokens(self) -> frozenset[int]:
         """The end tokens of the generation configuration, or else of the tokenizer."""
         listed = self.model.generation_config.eos_token_id
-        if listed is None:
-            listed = self.tokenizer.eos_token_id
-        return frozenset() if listed is None else frozenset([listed] if isinstance(listed, int) else listed)
+        return _as_set(self.tokenizer.eos_token_id if listed is None else listed)
 
     @property
     def context_length(self) -> int | None:
@@ -226,8 +224,11 @@ def end_tokens_in(path: Path) -> frozenset[int]:
         read_document(generation if generation.is_file() else path / "config.json"), str(path), long_integers=True
     )
     listed: Any = config.get("eos_token_id") if isinstance(config, dict) else None
-    listed = load_tokenizer(path).eos_token_id if listed is None else listed
-    return frozenset() if listed is None else frozenset([listed] if isinstance(listed, int) else listed)
+    return _as_set(load_tokenizer(path).eos_token_id if listed is None else listed)
+
+
+def _as_set(listed: int | Sequence[int] | None) -> frozenset[int]:
+    return frozenset(() if listed is None else [listed] if isinstance(listed, int) else listed)
 
 
 def _not_loaded(path: Path, error: Exception) -> MalformedError:
@@ -313,7 +314,9 @@ class GraphLanguageModel:
         wanted = tuple(sorted(set(layers)))
         graph, bindings = self.passes(len(tokens), wanted)
         given = {**bindings, **empty_cache(graph), **fed(graph, np.asarray([list(tokens)]), 0)}
-        outputs = self.run(_without_cache(graph), given, self.engine)
+        # only a next step would read the cache
+        without_cache = tuple(each for each in graph.outputs if not each.name.startswith("outputs.cache."))
+        outputs = self.run(replace(graph, outputs=without_cache), given, self.engine)
         hidden = {layer: _rows(outputs[_hidden(layer)], first) for layer in wanted}
         return Prefill(first, _rows(outputs[LOGITS], first), hidden)
 
@@ -343,11 +346,6 @@ def bound_passes(template: Template, bindings: State) -> Passes:
         return graph, bindings
 
     return passes
-
-
-def _without_cache(graph: Graph) -> Graph:
-    """The graph without the cache outputs, which only a next step would read."""
-    return replace(graph, outputs=tuple(each for each in graph.outputs if not each.name.startswith("outputs.cache.")))
 
 
 def _hidden(layer: int) -> str:
@@ -381,8 +379,8 @@ def capture_layer(model: TorchLanguageModel, tokens: Sequence[int], layer: int) 
     layers = (layer,) if layer == 0 else (layer - 1, layer)
     captured = capture_prefill(model.model, len(tokens), layers=layers)
     values = {output.name: output.value for output in captured.graph.outputs}
-    given = None if layer == 0 else values[f"outputs.hidden.{layer - 1}"]
-    wanted = values[f"outputs.hidden.{layer}"]
+    given = None if layer == 0 else values[_hidden(layer - 1)]
+    wanted = values[_hidden(layer)]
     if wanted == given:
         raise UnavailableError(f"layer {layer} computes nothing")
     graph = verification_slice(captured.graph, () if given is None else (given,), (wanted,))

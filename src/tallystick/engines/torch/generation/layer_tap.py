@@ -57,11 +57,11 @@ def watching_layers(model: nn.Module, layers: Collection[int], watch: Watch) -> 
     Layer 0 is the output of the first block; the last layer, numbered like the count of blocks, is the final norm.
     Raises `MalformedError` for another layer.
     """
-    places = [*decoder_blocks(model), final_norm(model)]
-    wrong = [layer for layer in layers if not 0 <= layer < len(places)]
-    if wrong:
-        raise MalformedError(f"layers: {wrong[0]} is not from 0 to {len(places) - 1}")
-    handles = [places[layer].register_forward_hook(_reporter(layer, watch)) for layer in sorted(layers)]
+    places = _places([*decoder_blocks(model), final_norm(model)], layers)
+    handles = [
+        place.register_forward_hook(lambda _module, _given, output, layer=layer: watch(layer, _states(output)))
+        for layer, place in places.items()
+    ]
     try:
         yield
     finally:
@@ -69,11 +69,18 @@ def watching_layers(model: nn.Module, layers: Collection[int], watch: Watch) -> 
             handle.remove()
 
 
-def _reporter(layer: int, watch: Watch) -> Callable[..., None]:
-    def report(_: nn.Module, __: Any, output: Any) -> None:
-        watch(layer, output if isinstance(output, torch.Tensor) else output[0])
+def _places(modules: Sequence[nn.Module], layers: Collection[int]) -> dict[int, nn.Module]:
+    """The modules of `layers` in ascending order; raises `MalformedError` for a layer that does not exist."""
+    wrong = [layer for layer in layers if not 0 <= layer < len(modules)]
+    if wrong:
+        raise MalformedError(f"layers: {wrong[0]} is not from 0 to {len(modules) - 1}")
+    return {layer: modules[layer] for layer in sorted(layers)}
 
-    return report
+
+def _states(output: Any) -> torch.Tensor:
+    """The hidden states in what a module returned."""
+    states: torch.Tensor = output if isinstance(output, torch.Tensor) else output[0]
+    return states
 
 
 def _backbone(model: nn.Module) -> nn.Module:
@@ -185,8 +192,7 @@ class LayerTap:
     n positions gives n rows; a token is chosen from the last row of a pass. The layer behind the final norm is the
     logits: one row a pass, the last, by `seed`.
 
-    With `fold`, the last rows of every `fold` passes are moved to host memory together, and the states of a long prompt
-    are dropped. With `prompt`, the rows of the prompt are kept too.
+    With `prompt`, the rows of the prompt are kept too.
 
     Raises:
         MalformedError: a layer does not exist.
@@ -200,25 +206,23 @@ class LayerTap:
         *,
         seed: str = PUBLIC_SEED,
         prompt: bool = False,
-        fold: int = 0,
     ) -> None:
         self.layers = tuple(sorted(set(layers)))
-        blocks = decoder_blocks(model) if self.layers else []
-        self._seed, self._logits, self._first_block = seed, len(blocks) + 1, blocks[:1]
-        self._places = _places(model, self.layers)
-        self._keeps_prompt, self._fold_every = prompt, fold
+        modules = [*decoder_blocks(model), final_norm(model), model]
+        self._seed, self._logits, self._first_block = seed, len(modules) - 1, modules[:1] if self.layers else []
+        self._places = _places(modules, self.layers)
+        self._keeps_prompt = prompt
         self._handles: list[Any] = []
         self._seen: dict[int, list[Any]] = {layer: [] for layer in self.layers}
-        self._folded: dict[int, list[torch.Tensor]] = {layer: [] for layer in self.layers}
         self._lengths: list[int] = []
         self._joined: dict[tuple[int, int], Mapping[int, torch.Tensor]] = {}
 
     def __enter__(self) -> Self:
-        self._handles += [block.register_forward_hook(self._count) for block in self._first_block]
-        for layer, place in self._places.items():
-            is_last = self._fold_every and layer == self.layers[-1]
-            hook = self._folding_hook(layer) if is_last else self._hook(layer)
-            self._handles.append(place.register_forward_hook(hook))
+        self._handles += [
+            block.register_forward_hook(lambda _, __, output: self._lengths.append(_states(output).shape[AXIS]))
+            for block in self._first_block
+        ]
+        self._handles += [place.register_forward_hook(self._hook(layer)) for layer, place in self._places.items()]
         return self
 
     def __exit__(
@@ -235,7 +239,7 @@ class LayerTap:
 
     def clear(self) -> None:
         """Drop all recorded states."""
-        for held in (*self._seen.values(), *self._folded.values(), self._lengths):
+        for held in (*self._seen.values(), self._lengths):
             held.clear()
         self._joined.clear()
 
@@ -281,7 +285,8 @@ class LayerTap:
         if not self._keeps_prompt or total < tokens:
             raise UnavailableError(f"{tokens} rows of a prompt were asked for, and not all were kept")
         layers = [layer for layer in self.layers if layer != self._logits]
-        whole = {layer: torch.cat(self._passes(layer)[:passes], AXIS)[batch_row].detach() for layer in layers}
+        fed_states = {layer: [*map(_states, self._seen[layer][:passes])] for layer in layers}
+        whole = {layer: torch.cat(states, AXIS)[batch_row].detach() for layer, states in fed_states.items()}
         return {layer: states[total - tokens : total - 1] for layer, states in whole.items()}
 
     def _join(self, start: int, lengths: list[int]) -> Mapping[int, torch.Tensor]:
@@ -289,53 +294,24 @@ class LayerTap:
         key = start, len(lengths)
         if key not in self._joined:
             self._check_whole()
-            long = [place for place, length in enumerate(lengths[start:]) if length > 1]
-            self._joined[key] = {layer: _last_rows(self._passes(layer)[start:], long) for layer in self.layers}
+            self._joined[key] = {
+                layer: torch.cat([_states(each)[:, -1:] for each in seen[start:]], AXIS).detach()
+                for layer, seen in self._seen.items()
+            }
         return self._joined[key]
 
-    def _passes(self, layer: int) -> list[torch.Tensor]:
-        return [*self._folded[layer], *map(_states, self._seen[layer])]
-
     def _check_whole(self) -> None:
-        if any(len(self._folded[layer]) + len(seen) != len(self._lengths) for layer, seen in self._seen.items()):
+        if any(len(seen) != len(self._lengths) for seen in self._seen.values()):
             raise UnavailableError("a pass broke off between two layers")
 
-    def _count(self, _: nn.Module, __: Any, output: Any) -> None:
-        self._lengths.append(_states(output).shape[AXIS])
-
     def _hook(self, layer: int) -> Any:
-        seen = self._seen[layer]
-
         def keep(_: nn.Module, __: Any, output: Any) -> None:
-            seen.append(self._sampled(output) if layer == self._logits else output)
+            if layer == self._logits:
+                logits = _states(getattr(output, "logits", output))[:, -1:].detach()
+                output = logit_rows(logits, self._seed)
+            self._seen[layer].append(output)
 
         return keep
-
-    def _sampled(self, output: Any) -> torch.Tensor:
-        return logit_rows(_states(getattr(output, "logits", output))[:, -1:].detach(), self._seed)
-
-    def _folding_hook(self, layer: int) -> Any:
-        keep_one = self._hook(layer)
-
-        def keep(module: nn.Module, given: Any, output: Any) -> None:
-            keep_one(module, given, output)
-            if len(self._seen[layer]) >= self._fold_every:
-                self._fold()
-
-        return keep
-
-    def _fold(self) -> None:
-        self._check_whole()
-        for layer, seen in self._seen.items():
-            kept = [_states(each).detach() for each in seen]
-            self._folded[layer] += _to_host(kept if self._keeps_prompt else [each[:, -1:] for each in kept])
-            seen.clear()
-
-
-def _to_host(passes: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The passes in host memory, moved as one tensor."""
-    lengths = [each.shape[AXIS] for each in passes]
-    return list(torch.split(torch.cat(passes, AXIS).cpu(), lengths, AXIS))
 
 
 def _prompt_passes(lengths: list[int], fed: int | None) -> int:
@@ -348,23 +324,3 @@ def _prompt_passes(lengths: list[int], fed: int | None) -> int:
         if seen >= (lengths[0] if fed is None else fed):
             return number
     raise UnavailableError(f"{fed} positions of a prompt were asked for, and {seen} were seen")
-
-
-def _last_rows(passes: list[torch.Tensor], long: list[int]) -> torch.Tensor:
-    """The last row of every pass; the passes with indices `long` have several rows."""
-    for place in long:
-        passes[place] = passes[place][:, -1:]
-    return torch.cat(passes, AXIS).detach()
-
-
-def _states(output: Any) -> torch.Tensor:
-    states: torch.Tensor = output if isinstance(output, torch.Tensor) else output[0]
-    return states
-
-
-def _places(model: nn.Module, layers: Collection[int]) -> dict[int, nn.Module]:
-    places = [*decoder_blocks(model), final_norm(model), model]
-    wrong = [layer for layer in layers if not 0 <= layer < len(places)]
-    if wrong:
-        raise MalformedError(f"layers: {wrong[0]} is not from 0 to {len(places) - 1}")
-    return {layer: places[layer] for layer in layers}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Mapping
-from contextlib import ExitStack, redirect_stderr
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -144,34 +144,32 @@ def _is_converted(model: Any, path: Path) -> bool:
     return merges or is_quantized or any(kept) or (path / "adapter_config.json").exists()
 
 
+@contextmanager
+def stored_tensors(path: Path) -> Iterator[Mapping[str, StateFile]]:
+    """The file of each tensor of a model directory by its name; raises `MalformedError` for a name in two files."""
+    with ExitStack() as opened:
+        files = [opened.enter_context(StateFile(each)) for each in weight_files(path)]
+        held = {name: file for file in files for name in file.names}
+        if len(held) < sum(len(file.names) for file in files):
+            raise MalformedError(f"{path}: a tensor is in two of its files")
+        yield held
+
+
 def _weights(skeleton: Any, path: Path) -> Digest | None:
     """The state digest of what loading would give; None where a tensor is not in the files as the model has it."""
-    try:
-        with ExitStack() as opened:
-            files = [opened.enter_context(StateFile(each)) for each in weight_files(path)]
-            held = {name: file for file in files for name in file.names}
-            if len(held) < sum(len(file.names) for file in files):
-                return None
-            return _digest(skeleton, held)
-    except (MalformedError, UnavailableError):
-        return None  # loading it raises the error that names the file
-
-
-def _digest(skeleton: Any, held: Mapping[str, StateFile]) -> Digest | None:
     state: Mapping[str, torch.Tensor] = skeleton.state_dict(keep_vars=True)
     entries: list[tuple[str, TensorDigest]] = []
-    for names in shared_tensors(state):
-        found = _shared_digest(names, state[names[0]], held)
-        if found is None:
-            return None
-        entries.append((names[0], found))
+    try:
+        with stored_tensors(path) as held:
+            for names in shared_tensors(state):
+                # a tensor may stand under one of its names, or under several with equal bytes
+                digests = {_tensor_digest(held[name], name, state[names[0]]) for name in names if name in held}
+                if len(digests) != 1 or (own := digests.pop()) is None:
+                    return None
+                entries.append((names[0], own))
+    except (MalformedError, UnavailableError):
+        return None  # loading it raises the error that names the file
     return StateDigests(tuple(sorted(entries))).digest
-
-
-def _shared_digest(names: Collection[str], model: torch.Tensor, held: Mapping[str, StateFile]) -> TensorDigest | None:
-    """The digest of a tensor that stands in the files under one of its names, or under several with equal bytes."""
-    found = {_tensor_digest(held[name], name, model) for name in names if name in held}
-    return found.pop() if len(found) == 1 else None
 
 
 def _tensor_digest(file: StateFile, name: str, model: torch.Tensor) -> TensorDigest | None:

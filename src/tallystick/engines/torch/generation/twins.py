@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
 import torch
 from torch import nn
 
-from tallystick.engines.torch.generation.layer_tap import decoder_blocks
+from tallystick.engines.torch.generation.layer_tap import decoder_blocks, watching_layers
 from tallystick.verdicts.language_model import Rows
 
 FORMATS: Final[Mapping[str, tuple[int | None, bool]]] = {
@@ -65,31 +66,28 @@ def coarse_twin(model: nn.Module, name: str, dtype: torch.dtype) -> Any:
 @torch.inference_mode()
 def run_layers(model: Any, ids: torch.Tensor, given: Mapping[int, Rows]) -> dict[int, Rows]:
     """Each layer behind those of `given`, computed from these rows [tokens, width]; one pass for all."""
-    blocks, found, handles = decoder_blocks(model), dict[int, Rows](), []
+    blocks, rows_after, handles = decoder_blocks(model), dict[int, Rows](), []
     dtype = next(model.parameters()).dtype
+
+    def keep(layer: int, states: torch.Tensor) -> None:
+        rows_after[layer] = states[0].float().cpu().numpy()
+
     for layer, rows in given.items():
         if layer != TOKENS:
             states = torch.from_numpy(rows)[None].to(ids.device, dtype)
-            handles.append(blocks[layer + 1].register_forward_pre_hook(_with_input(states)))
-        handles.append(blocks[layer + 1].register_forward_hook(_keeping(found, layer + 1)))
+            hook = partial(_with_input, states)
+            handles.append(blocks[layer + 1].register_forward_pre_hook(hook))
     try:
-        model(input_ids=ids, use_cache=False, logits_to_keep=1)
+        with watching_layers(model, [layer + 1 for layer in given], keep):
+            model(input_ids=ids, use_cache=False, logits_to_keep=1)
     finally:
         for handle in handles:
             handle.remove()
-    return found
+    return rows_after
 
 
-def _with_input(states: torch.Tensor) -> Any:
-    return lambda _, arguments: (states, *arguments[1:])
-
-
-def _keeping(found: dict[int, Rows], layer: int) -> Any:
-    def keep(_: nn.Module, __: Any, output: Any) -> None:
-        states = output if isinstance(output, torch.Tensor) else output[0]
-        found[layer] = states[0].float().cpu().numpy()
-
-    return keep
+def _with_input(states: torch.Tensor, _: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (states, *arguments[1:])
 
 
 def _twin(model: nn.Module) -> nn.Module:

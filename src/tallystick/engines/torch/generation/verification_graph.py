@@ -12,7 +12,6 @@ import numpy as np
 
 from tallystick.core.errors import ProofError, UnavailableError, UsageError
 from tallystick.core.tensors import State
-from tallystick.engines.torch.capture.model import CapturedModel
 from tallystick.engines.torch.generation.decoding import (
     capture_decode,
     capture_prefill,
@@ -31,7 +30,7 @@ from tallystick.programs.decoding import (
     empty_cache,
     last_step_distances,
 )
-from tallystick.programs.difference import SAME_FUNCTION, Comparison, compare_graphs, draw_state, share_apart
+from tallystick.programs.difference import SAME_FUNCTION, compare_graphs, draw_state, share_apart
 from tallystick.programs.encoding import graph_root
 from tallystick.programs.execution import Reference
 from tallystick.programs.graph import Graph, Role
@@ -55,7 +54,7 @@ class DecodeProgram:
     """A prover's commitment: a decode graph, its constants, and weights and buffers by their names in the graph.
 
     If `state` is empty, the verifier's own weights are used. The graph is one binding of `template`, which has the
-    dimensions `length` and `past`.
+    dimensions `length` and `past`. A graph over a whole sequence is one as well, with an empty cache.
     """
 
     graph: Graph
@@ -65,8 +64,8 @@ class DecodeProgram:
 
     @property
     def bindings(self) -> State:
-        """All values that the graph reads, except tokens, positions and cache."""
-        return {**self.constants, **self.state}
+        """All values that the graph reads, except tokens, positions and a cache that is not empty."""
+        return {**self.state, **self.constants, **empty_cache(self.graph)}
 
 
 def without_sampler(graph: Graph) -> Graph:
@@ -107,8 +106,12 @@ def judge_own_capture(program: DecodeProgram, model: Any, generator: np.random.G
         return (*findings, Finding(0.0, 0.0, "decode graph", detail="the same program"))
     places = getattr(model.config, "max_position_embeddings", DEFAULT_PLACES)
     for weights, what in (({}, "weights of the model"), (draw_state(own.graph, generator), "random weights")):
-        found = _compared(program, own, {**weights, **draw_step(own.graph, generator, places)})
-        findings.append(_finding(found, what))
+        given = {**weights, **draw_step(own.graph, generator, places)}
+        bindings = ({**own.weights, **program.bindings, **given}, {**own.bindings, **given})
+        compared = compare_graphs(program.graph, own.graph, bindings, Reference())
+        detail = f"{what}: {compared.explanation}" if compared.explanation else what
+        where = compared.parting or compared.worst
+        findings.append(Finding(compared.distances[compared.worst], compared.limit, "decode graph", where, detail))
     return tuple(findings)
 
 
@@ -136,16 +139,6 @@ def _state_findings(committed: State, own: State) -> list[Finding]:
     return found + ([] if worst is None else [Finding(shares[worst], SAME_FUNCTION, "model", worst)])
 
 
-def _compared(program: DecodeProgram, own: CapturedModel, given: State) -> Comparison:
-    theirs = {**own.weights, **program.bindings, **given}
-    return compare_graphs(program.graph, own.graph, (theirs, {**own.bindings, **given}), Reference())
-
-
-def _finding(found: Comparison, what: str) -> Finding:
-    detail = f"{what}: {found.explanation}" if found.explanation else what
-    return Finding(found.distances[found.worst], found.limit, "decode graph", found.parting or found.worst, detail)
-
-
 # Derives, from a committed decode graph, the graph that checks a whole answer in one pass.
 #
 # Three routes are tried in this order: the verifier's own capture of the promised model, the committed template bound
@@ -157,30 +150,13 @@ STEPS: Final = 4
 
 
 @dataclass(frozen=True)
-class Pass:
-    """A graph over a whole sequence, and its constants.
-
-    `state` holds weights and buffers, if the route has its own.
-    """
-
-    graph: Graph
-    constants: State
-    state: State
-
-    @property
-    def bindings(self) -> State:
-        """All values that the graph reads, with an empty cache; without tokens and positions."""
-        return {**self.state, **self.constants, **empty_cache(self.graph)}
-
-
-@dataclass(frozen=True)
 class VerificationGraph:
     """The pass to make, the route that led to it, and why each earlier route was not taken.
 
     `findings` are the comparisons with the committed decode graph; all of them agree.
     """
 
-    whole: Pass
+    whole: DecodeProgram
     route: Route
     passed_over: Mapping[Route, str]
     findings: tuple[Finding, ...]
@@ -252,7 +228,7 @@ def verification_graph(
     raise UnavailableError("; ".join(f"{route}: {reason}" for route, reason in passed_over.items()))
 
 
-def check_equivalence(question: GraphRequest, decode: Pass, whole: Pass) -> tuple[Finding, ...]:
+def check_equivalence(question: GraphRequest, decode: DecodeProgram, whole: DecodeProgram) -> tuple[Finding, ...]:
     """Compare the last token of the pass `whole` with the same token fed to `decode` after the same cache.
 
     Once with the known weights, if there are any, and once with random ones.
@@ -265,7 +241,7 @@ def check_equivalence(question: GraphRequest, decode: Pass, whole: Pass) -> tupl
     return tuple(found)
 
 
-def _own_capture(question: GraphRequest) -> tuple[Pass, tuple[Finding, ...]]:
+def _own_capture(question: GraphRequest) -> tuple[DecodeProgram, tuple[Finding, ...]]:
     model = question.model
     if model is None:
         raise UnavailableError("there is no model of our own")
@@ -274,22 +250,22 @@ def _own_capture(question: GraphRequest) -> tuple[Pass, tuple[Finding, ...]]:
     _require(findings, ProofError, "the decode graph is not the step of the model")
 
     @cache
-    def over(length: int) -> Pass:
+    def over(length: int) -> DecodeProgram:
         found = capture_prefill(model, length, decode_sizes(program.graph).batch, layers)
-        return Pass(found.graph, found.constants, found.weights)
+        return DecodeProgram(found.graph, found.constants, found.weights)
 
-    equal = check_equivalence(question, _committed(program), over(decode_sizes(program.graph).past + 1))
+    equal = check_equivalence(question, program, over(decode_sizes(program.graph).past + 1))
     _require(equal, UnavailableError, "the model decodes otherwise than it reads a whole sequence")
     return over(question.length), (*findings, *equal)
 
 
-def _symbolic_length(question: GraphRequest) -> tuple[Pass, tuple[Finding, ...]]:
+def _symbolic_length(question: GraphRequest) -> tuple[DecodeProgram, tuple[Finding, ...]]:
     program, template = question.program, question.program.template
     if template is None or template.dimensions.keys() != {"length", "past"}:
         raise UnavailableError("the committed graph has no named length and past")
     sizes = decode_sizes(program.graph)
     try:
-        whole = Pass(verification_binding(template, question.length), program.constants, program.state)
+        whole = DecodeProgram(verification_binding(template, question.length), program.constants, program.state)
         same = graph_root(template.bind(length=sizes.length, past=sizes.past)) == graph_root(program.graph)
     except UsageError as error:
         raise UnavailableError(str(error)) from None
@@ -304,7 +280,7 @@ def _fed_one_by_one(question: GraphRequest, length: int) -> Iterator[Finding]:
     template = question.program.template
     assert template is not None  # asked by the route
     whole = verification_binding(template, length)
-    for state, what in _states(question, _committed(question.program)):
+    for state, what in _states(question, question.program):
         bindings = {**question.program.constants, **state}
         distances = decoding_distances(
             lambda past: template.bind(length=1, past=past), whole, bindings, Reference(), question.generator
@@ -312,32 +288,30 @@ def _fed_one_by_one(question: GraphRequest, length: int) -> Iterator[Finding]:
         yield _graph_finding(distances, allowed_share(whole), f"{length} tokens one by one against the pass, {what}")
 
 
-def _teacher_forcing(question: GraphRequest) -> tuple[Pass, tuple[Finding, ...]]:
+def _teacher_forcing(question: GraphRequest) -> tuple[DecodeProgram, tuple[Finding, ...]]:
     program, reach = question.program, decode_sizes(question.program.graph).past + 1
     if question.length > reach:
         raise UnavailableError(f"the committed graph reaches {reach} tokens, and {question.length} are to be fed")
 
     @cache
-    def over(length: int) -> Pass:
-        return Pass(to_teacher_forcing(program.graph, length, program.constants), program.constants, program.state)
+    def over(length: int) -> DecodeProgram:
+        return DecodeProgram(
+            to_teacher_forcing(program.graph, length, program.constants), program.constants, program.state
+        )
 
-    findings = check_equivalence(question, _committed(program), over(reach))
+    findings = check_equivalence(question, program, over(reach))
     _require(findings, UnavailableError, "the transformed graph computes something else")
     return over(question.length), findings
 
 
-ROUTES: Final[Mapping[Route, Callable[[GraphRequest], tuple[Pass, tuple[Finding, ...]]]]] = {
+ROUTES: Final[Mapping[Route, Callable[[GraphRequest], tuple[DecodeProgram, tuple[Finding, ...]]]]] = {
     "own capture": _own_capture,
     "symbolic length": _symbolic_length,
     "teacher forcing": _teacher_forcing,
 }
 
 
-def _committed(program: DecodeProgram) -> Pass:
-    return Pass(program.graph, program.constants, program.state)
-
-
-def _states(question: GraphRequest, decode: Pass) -> Iterator[tuple[State, str]]:
+def _states(question: GraphRequest, decode: DecodeProgram) -> Iterator[tuple[State, str]]:
     """Weights and buffers for comparisons: the known weights, then random ones; unknown buffers are random."""
     weights, buffers = (draw_state(decode.graph, question.generator, role) for role in (Role.WEIGHT, Role.BUFFER))
     held = {**buffers, **question.own_state, **question.program.state}

@@ -20,6 +20,7 @@ from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.tensor_digests import state_digest
 from tallystick.core.tensors import Tensor
 from tallystick.engines.tokenizers import REFUSALS
+from tallystick.engines.torch.kernels import CRASHES as KERNEL_CRASHES
 from tallystick.engines.torch.tensors import (
     check_names,
     generator_state,
@@ -50,40 +51,30 @@ class Sketcher:
 
     def __init__(self, projection: Projection, weights: Mapping[str, torch.Tensor]) -> None:
         self._width = projection.width
-        self._sketched = [
-            _SketchedTensor(projection, name, weights[name])
-            for name in sorted(weights)
-            if weights[name].is_floating_point()
-        ]
+        self._signed: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for name, weight in sorted(weights.items()):
+            if weight.is_floating_point():
+                signs = projection.signs(name, -(-weight.numel() // self._width))
+                self._signed.append((weight, torch.from_numpy(signs).to(weight.device)))
 
     @torch.no_grad()
     def sketch(self) -> str:
         """The projection of the current weights: `width` little-endian float32 values in base64."""
-        parts = [tensor.sketch() for tensor in self._sketched]
+        parts = [self._projected(*each) for each in self._signed]
         total = torch.stack(parts).sum(0) if parts else torch.zeros(self._width)
         return encode_sketch(total.cpu().numpy().astype("<f4").tobytes())
 
-
-class _SketchedTensor:
-    """One weight tensor viewed as rows of `width`, and one sign per row, a byte each."""
-
-    def __init__(self, projection: Projection, name: str, weight: torch.Tensor) -> None:
-        self._weight, self._width = weight, projection.width
-        signs = projection.signs(name, -(-weight.numel() // self._width))
-        self._signs = torch.from_numpy(signs).to(weight.device)
-        self._rows = max(1, BLOCK.get(weight.device.type, BLOCK_ELSEWHERE) // self._width)
-
-    def sketch(self) -> torch.Tensor:
-        """Signs · rows, float64[width]."""
-        flat = self._weight.detach().reshape(-1)
+    def _projected(self, weight: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
+        """Signs · rows of `width` elements, float64[width]; the signs are a byte each, one for a row."""
+        flat, total = weight.detach().reshape(-1), torch.zeros(self._width, dtype=torch.float64, device=weight.device)
         whole = flat.numel() - flat.numel() % self._width
-        total = torch.zeros(self._width, dtype=torch.float64, device=flat.device)
         rows = flat[:whole].view(-1, self._width)
-        for first in range(0, len(rows), self._rows):
-            block = slice(first, min(first + self._rows, len(rows)))
-            total += self._signs[block].double() @ rows[block].double()
+        step = max(1, BLOCK.get(flat.device.type, BLOCK_ELSEWHERE) // self._width)
+        for first in range(0, len(rows), step):
+            block = slice(first, min(first + step, len(rows)))
+            total += signs[block].double() @ rows[block].double()
         if rest := flat.numel() - whole:
-            total[:rest] += self._signs[-1] * flat[whole:].double()
+            total[:rest] += signs[-1] * flat[whole:].double()
         return total
 
 
@@ -136,16 +127,12 @@ class Summariser:
 
     def _buckets(self) -> dict[str, BucketSummary]:
         weights = {name: value.detach().float().cpu().numpy() for name, value in self._weights.items()}
-        return {mode: self._bucket(bucket, weights) for mode, bucket in buckets_of(self._recorded).items()}
-
-    def _bucket(self, bucket: Bucket, weights: Mapping[str, np.ndarray]) -> BucketSummary:
-        claim = bucket.claim(weights)
-        return BucketSummary(digest=claim.digest, hints=self._keep(claim.hints) if claim.hints else None)
-
-
-def buckets_of(recorded: RecordRecipe) -> dict[str, Bucket]:
-    """The bucket tolerances of a recipe, by mode."""
-    return {mode: Bucket(mode, recorded.grid_eps, recorded.hint_margin) for mode in recorded.bucket_modes}
+        recorded, summaries = self._recorded, dict[str, BucketSummary]()
+        for mode in recorded.bucket_modes:
+            claim = Bucket(mode, recorded.grid_eps, recorded.hint_margin).claim(weights)
+            hints = self._keep(claim.hints) if claim.hints else None
+            summaries[mode] = BucketSummary(digest=claim.digest, hints=hints)
+        return summaries
 
 
 # Builds models from a recipe with the verifier's own libraries; it downloads nothing and loads no weights.
@@ -251,22 +238,18 @@ def _language_model(recipe: Recipe, vocabulary: int) -> nn.Module:
     architecture = recipe.model.architecture
     if architecture not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise MalformedError(f"model.architecture: {architecture!r} is no causal language model of transformers")
-    settings = {"vocab_size": vocabulary, "use_cache": False} | recipe.model.config
+    # small vocabularies lack the default special tokens, and plain text needs none
+    settings: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    settings |= {"vocab_size": vocabulary, "use_cache": False} | recipe.model.config
     if not isinstance(size := settings["vocab_size"], int) or size < vocabulary:
         raise MalformedError(f"model.config.vocab_size: smaller than the tokenizer's {vocabulary}")
     try:
-        config = AutoConfig.for_model(architecture, **_without_special_tokens(settings, architecture))
+        config = AutoConfig.for_model(architecture, **settings)
         model: nn.Module = AutoModelForCausalLM.from_config(config, attn_implementation=recipe.model.attention)
     except (*REFUSALS, StrictDataclassError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise MalformedError(f"model.config: transformers cannot build a {architecture}: {reason[0][:200]}") from None
     return model
-
-
-def _without_special_tokens(settings: dict[str, Any], architecture: str) -> dict[str, Any]:
-    """Settings without special tokens: small vocabularies lack the default ones, and plain text needs none."""
-    none: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-    return none | settings
 
 
 # PyTorch's own optimizers, with their state allocated before the first step.
@@ -291,29 +274,18 @@ def build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
             weight_decay=settings.weight_decay,
         )
     for parameter in parameters:
-        optimizer.state[parameter] = _empty_state(recipe, parameter)
+        zeros = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        if settings.kind != "sgd":
+            slots = {"step": torch.tensor(0.0), "exp_avg": zeros, "exp_avg_sq": torch.zeros_like(zeros)}
+        else:
+            slots = {"momentum_buffer": zeros} if settings.momentum else {}
+        optimizer.state[parameter] = slots
     return optimizer
-
-
-def _empty_state(recipe: Recipe, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-    zeros = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-    if recipe.optimizer.kind == "sgd":
-        return {"momentum_buffer": zeros} if recipe.optimizer.momentum else {}
-    return {"step": torch.tensor(0.0), "exp_avg": zeros, "exp_avg_sq": torch.zeros_like(zeros)}
 
 
 # A trainer rebuilt from a recipe: the same code runs for the prover who trains and the verifier who replays.
 
-CRASHES = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    MemoryError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+CRASHES = (AssertionError, *KERNEL_CRASHES)
 """The errors of a model whose configuration can be built but does not run."""
 
 
@@ -359,10 +331,12 @@ class Trainer:
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Continue from `state`; raises `MalformedError` if it is not a state of this recipe."""
         check_names(expected=self.state().keys(), found=state.keys())
-        index = _position(state)
+        position = state[POSITION]
+        if (position.dtype, position.shape) != ("I64", ()) or position.array() < 0:
+            raise MalformedError(f"anchor: {POSITION} is no number of steps")
         restore_tensors(self._live(), state)
         restore_generators(state, self.device)
-        self.index = index
+        self.index = int(position.array())
 
     def step(self, micro_batches: Iterable[Mapping[str, np.ndarray]]) -> Observation:
         """One optimizer step over the mean gradient of the micro-batches."""
@@ -381,7 +355,7 @@ class Trainer:
 
     def _accumulate(self, batch: Mapping[str, np.ndarray]) -> tuple[torch.Tensor, tuple[float, float] | None]:
         inputs = {name: torch.from_numpy(np.ascontiguousarray(value)).to(self.device) for name, value in batch.items()}
-        with self._precision():
+        with self.precision():
             logits = logits_of(self.model, inputs)
             loss = functional.cross_entropy(logits.float(), labels_of(inputs))
         (loss / self.recipe.training.accumulation).backward()  # type: ignore[no-untyped-call]
@@ -395,19 +369,13 @@ class Trainer:
             return torch.nn.utils.clip_grad_norm_(parameters, limit)
         return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
 
-    def _precision(self) -> AbstractContextManager[object]:
+    def precision(self) -> AbstractContextManager[object]:
+        """The context of a forward pass."""
         half = self.recipe.training.dtype == "bf16"
         return torch.autocast(self.device, dtype=torch.bfloat16, enabled=half)
 
     def _live(self) -> dict[str, torch.Tensor]:
         return live_tensors(self.model, self.optimizer)
-
-
-def _position(state: Mapping[str, Tensor]) -> int:
-    held = state[POSITION]
-    if (held.dtype, held.shape) != ("I64", ()) or held.array() < 0:
-        raise MalformedError(f"anchor: {POSITION} is no number of steps")
-    return int(held.array())
 
 
 @torch.no_grad()

@@ -1,34 +1,42 @@
-"""A verifier's stack with PyTorch on this machine: its trainer, and the replayer of step graphs."""
+"""A verifier's stack with PyTorch on this machine: its trainer, the replayer of step graphs, the graph of a recipe."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import torch
+from torch import nn
 
 from tallystick.core.digests import Digest, digest
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.tensors import Tensor, TensorSpec
 from tallystick.engines.tokenizers import TokenizerFile, train_bpe
+from tallystick.engines.torch.capture.module_trail import NO_TRAIL, ModuleTrail
+from tallystick.engines.torch.capture.step import Batch, CapturedStep, TrainingStep
+from tallystick.engines.torch.capture.training_step import captured_step
 from tallystick.engines.torch.engine import PreparedGraph, TorchEngine
 from tallystick.engines.torch.environment import describe_environment
+from tallystick.engines.torch.randomness import config_that_drops, describe_dropout
 from tallystick.engines.torch.tensors import DTYPES, check_names, from_tensor, to_tensor
-from tallystick.engines.torch.training.recipe_step import capture_recipe_step
-from tallystick.engines.torch.training.trainer import CRASHES, PARAMETERS_MAX, Summariser, Trainer, first_line
+from tallystick.engines.torch.training.trainer import (
+    CRASHES,
+    PARAMETERS_MAX,
+    Summariser,
+    Trainer,
+    first_line,
+    labels_of,
+    logits_of,
+)
 from tallystick.formats.data.samples import BatchPlan, Dataset
 from tallystick.formats.data.step_program import StepProgram, classes, micro_batches, projection_seed
-from tallystick.formats.data.tokenizer import Tokenizer
+from tallystick.formats.recipe import Recipe
 from tallystick.formats.spec import Environment, Spec
 from tallystick.programs.encoding import graph_root
-from tallystick.programs.graph import Graph, Input
+from tallystick.programs.graph import Graph
 from tallystick.programs.step_names import POSITION, UPDATED, parameter_of
-from tallystick.verdicts.replayer import ReplayedStep, Replayer, VerifierStack
-
-if TYPE_CHECKING:
-    from tallystick.formats.data.tokenizer import Encoder
-
+from tallystick.verdicts.replayer import ReplayedStep, VerifierStack
 
 # Replays a run from its step graph; it runs no code of the prover and builds no model.
 
@@ -48,8 +56,11 @@ class GraphReplayer:
         self._spec, self._program, self._device = spec, program, device
         self._parameters_max = parameters_max
         self._inputs = {each.name: each for each in program.graph.inputs if each.name in program.state_names}
-        _check_size(self._inputs, parameters_max)
-        self._prepared = PreparedPrograms(TorchEngine(device))
+        count = sum(each.spec.size for name, each in self._inputs.items() if name.startswith("weights."))
+        if count > parameters_max:
+            raise UnavailableError(f"the model has {count} parameters, more than the {parameters_max} allowed")
+        self._engine = TorchEngine(device)
+        self._prepared: dict[int, tuple[Graph, PreparedGraph, Mapping[str, torch.Tensor]]] = {}
         self._live = {
             name: torch.zeros(each.spec.shape, dtype=DTYPES[each.spec.dtype], device=device)
             for name, each in self._inputs.items()
@@ -91,14 +102,30 @@ class GraphReplayer:
         assert index == int(self._live[POSITION]) + 1
         program = self._program.at(index)
         self._begin_slots(program)
-        run, constants = self._prepared.of(program)
+        run, constants = self._prepared_of(program)
         state = {name: self._live[name] for name in program.state_names}
         results = run({**constants} | state | self._fed(program, index))
         observed = {name: float(results[name]) for name in OBSERVED & results.keys()}
-        self._take({name: results[name] for name in program.state_names})
-        return ReplayedStep(
-            observed["loss"], observed.get("gradient_norm"), _activation(observed), self._summariser.after_step(index)
-        )
+        with torch.no_grad():
+            for name in program.state_names:
+                self._live[name].copy_(results[name])
+        has_activation = "activation.mean" in observed
+        activation = (observed["activation.mean"], observed["activation.rms"]) if has_activation else None
+        summary = self._summariser.after_step(index)
+        return ReplayedStep(observed["loss"], observed.get("gradient_norm"), activation, summary)
+
+    def _prepared_of(self, program: StepProgram) -> tuple[PreparedGraph, Mapping[str, torch.Tensor]]:
+        """The graph of `program` without its gradients, which writes over the state, and its constants."""
+        graph = program.graph
+        kept = self._prepared.pop(id(graph), None)
+        if kept is None:
+            run = self._engine.compile(without_gradients(graph), consumed=program.state_names)
+            constants = {each.name: self._engine.load(program.constants[each.name]) for each in graph.constants}
+            kept = graph, run, constants
+        self._prepared[id(graph)] = kept  # with its graph, so that no other graph has this identity
+        while len(self._prepared) > PREPARED_MAX:
+            del self._prepared[next(iter(self._prepared))]
+        return kept[1:]
 
     @property
     def carried(self) -> Mapping[str, Tensor]:
@@ -130,11 +157,6 @@ class GraphReplayer:
         fresh = given.keys() - self._live.keys() - program.constants.keys()
         return {name: from_tensor(given[name]).to(self._device) for name in fresh}
 
-    @torch.no_grad()
-    def _take(self, values: Mapping[str, torch.Tensor]) -> None:
-        for name, value in values.items():
-            self._live[name].copy_(value)
-
     def _begun(self, state: Mapping[str, Tensor]) -> dict[str, torch.Tensor]:
         """The slots in a state of parameters that began to train after the first step."""
         names = [name for name in state.keys() - self._inputs.keys() if name.startswith("optimizer.")]
@@ -152,44 +174,9 @@ class GraphReplayer:
             self._live[name] = torch.full(slot.spec.shape, slot.start, dtype=dtype, device=device)
 
 
-Prepared = tuple[PreparedGraph, Mapping[str, torch.Tensor]]
-
-
-class PreparedPrograms:
-    """The graphs of a run made ready for an engine, with their constants; those used last are kept."""
-
-    def __init__(self, engine: TorchEngine) -> None:
-        self._engine, self._kept = engine, dict[int, tuple[Graph, Prepared]]()
-
-    def of(self, program: StepProgram) -> Prepared:
-        """The graph of `program` without its gradients, which writes over the state, and its constants."""
-        graph = program.graph
-        found = self._kept.pop(id(graph), None) or (graph, self._made(program))
-        self._kept[id(graph)] = found  # held with its graph, so that no other graph has this identity
-        while len(self._kept) > PREPARED_MAX:
-            del self._kept[next(iter(self._kept))]
-        return found[1]
-
-    def _made(self, program: StepProgram) -> Prepared:
-        run = self._engine.compile(without_gradients(program.graph), consumed=program.state_names)
-        return run, {each.name: self._engine.load(program.constants[each.name]) for each in program.graph.constants}
-
-
-def _check_size(inputs: Mapping[str, Input], parameters_max: int) -> None:
-    count = sum(each.spec.size for name, each in inputs.items() if name.startswith("weights."))
-    if count > parameters_max:
-        raise UnavailableError(f"the model has {count} parameters, more than the {parameters_max} allowed")
-
-
 def without_gradients(graph: Graph) -> Graph:
     """The graph without the outputs that no later step reads, so that they are freed after their last use."""
     return replace(graph, outputs=tuple(each for each in graph.outputs if not each.name.startswith(SHOWN)))
-
-
-def _activation(observed: Mapping[str, float]) -> tuple[float, float] | None:
-    if "activation.mean" not in observed:
-        return None
-    return observed["activation.mean"], observed["activation.rms"]
 
 
 # The verifier's trainer, rebuilt from the spec; it reads the committed data.
@@ -258,17 +245,13 @@ def torch_verifier_stack(
     on = device or (stated.device if torch.cuda.is_available() else "cpu")
     torch.set_num_threads(min(stated.threads, THREADS_MAX))
 
-    def graph_replayer(spec: Spec, program: StepProgram) -> Replayer:
-
-        return GraphReplayer(spec, program, on, parameters_max)
-
     return VerifierStack(
         describe_environment("cuda" if on.startswith("cuda") else "cpu"),
         lambda spec, dataset, plan: TorchReplayer(spec, dataset, plan, on, parameters_max),
-        graph_replayer,
+        lambda spec, program: GraphReplayer(spec, program, on, parameters_max),
         recipe_graph_root,
-        _train_bpe,
-        _read_encoder,
+        train_bpe,
+        TokenizerFile,
     )
 
 
@@ -285,9 +268,42 @@ def recipe_graph_root(spec: Spec) -> Digest:
     return _captured[name]
 
 
-def _read_encoder(content: bytes, end: str) -> Encoder:
-    return TokenizerFile(content, end)
+# The trainer's step on a recipe as one graph.
 
 
-def _train_bpe(text: str, vocabulary: int) -> Tokenizer:
-    return train_bpe(text, vocabulary)
+def capture_recipe_step(recipe: Recipe, vocabulary: int, trail: ModuleTrail = NO_TRAIL) -> CapturedStep:
+    """The step of `Trainer` on a recipe; with outputs `activation.mean` and `activation.rms` if they are recorded.
+
+    Its nodes have module paths if a `ModuleTrail` is given.
+
+    Raises `UnavailableError` if the step cannot be captured; where the model drops, with the settings that end it.
+    """
+    trainer, settings = Trainer(recipe, vocabulary, "cpu"), recipe.training
+
+    def objective(called: Any, examples: Batch) -> tuple[torch.Tensor, torch.Tensor | None]:
+        logits = logits_of(called, dict(examples))
+        loss = nn.functional.cross_entropy(logits.float(), labels_of(dict(examples)))
+        return loss, logits if recipe.record.activation_checksum else None
+
+    clip_norm = recipe.optimizer.clip_norm
+    step = TrainingStep(
+        trainer.model, trainer.optimizer, objective, clip_norm, settings.accumulation, precision=trainer.precision
+    )
+    try:
+        return captured_step(step, [_example_batch(recipe, vocabulary)] * step.accumulation, trail)
+    except UnavailableError:
+        if drops := describe_dropout(trainer.model):
+            names = [*config_that_drops(trainer.model)] or [name for name in recipe.model.config if "drop" in name]
+            mended = ", ".join(f"{name} = 0" for name in names)
+            raise UnavailableError(f"{drops}: to have one, set {mended} in [model.config]") from None
+        raise
+
+
+def _example_batch(recipe: Recipe, vocabulary: int) -> dict[str, torch.Tensor]:
+    """A batch with the recipe's shapes and random values."""
+    settings, draw = recipe.training, torch.Generator().manual_seed(0)
+    if recipe.data.kind == "digits":
+        images = torch.rand(settings.batch, 1, 8, 8, generator=draw)
+        return {"images": images, "labels": torch.randint(10, (settings.batch,), generator=draw)}
+    shape = (settings.batch, settings.sequence)
+    return {name: torch.randint(vocabulary, shape, generator=draw) for name in ("inputs", "targets")}

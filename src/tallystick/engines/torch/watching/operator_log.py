@@ -121,15 +121,15 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     `functions` are the custom functions of autograd that these passes go through.
 
-    Calls inside a backward pass are not listed. In a forked process nothing is. `sheltered` gives a context that keeps
-    the errors of the watching away from the loop.
+    Calls inside a backward pass are not listed. In a forked process nothing is. `contain_errors` gives a context that
+    keeps the errors of the watching away from the loop.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, model: torch.nn.Module, sheltered: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(self, model: torch.nn.Module, contain_errors: Callable[[], AbstractContextManager[None]]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._sheltered = sheltered
+        self._contain_errors = contain_errors
         self.calls: list[LoopCall] = []
         self.seen: list[Seen] = []
         self.backwards: list[int] = []
@@ -188,14 +188,14 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self._is_watching or self.trouble or os.getpid() != self._process:
             return self._call(target, args, given)
         task, read = _current_graph_task_id(), None
-        with self._sheltered():
+        with self._contain_errors():
             if task != -1 and task != self._task:
                 self.backwards.append(len(self.calls))
             self._task = task
             if task == -1:  # calls inside a backward pass are not listed
                 read = mapped((args, given), torch.Tensor, self._place)
         results = self._call(target, args, given)
-        with self._sheltered():
+        with self._contain_errors():
             made = mapped(results, torch.Tensor, partial(self._place, is_known=True))
             if read is not None:
                 self._add(target, read, made, (args, given))
