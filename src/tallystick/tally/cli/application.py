@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import typer
@@ -20,12 +21,26 @@ from tallystick.tally.cli.options import spread
 # sentence of its docstring. A command imports what is heavy as a module, which then waits (`core/waiting.py`).
 
 
+@dataclass(frozen=True)
+class HelpSection:
+    """What somebody wants to do, as a section of the help: the command to begin with, and all commands for it."""
+
+    name: str
+    first: str
+    places: str
+
+    @property
+    def commands(self) -> dict[str, str]:
+        """Where each command is, by its name; nowhere if it is a group."""
+        return _by_name(self.places)
+
+
 def _by_name(places: str) -> dict[str, str]:
     return {name: place for name, _, place in (word.partition("=") for word in places.split())}
 
 
 SECTIONS: Final = (
-    (
+    HelpSection(
         "Train",
         "tally train CONFIG.toml --out RUN",
         """
@@ -33,7 +48,7 @@ SECTIONS: Final = (
         export-model=models:export_model
         """,
     ),
-    (
+    HelpSection(
         "Audit",
         "tally audit RUN",
         """
@@ -41,7 +56,7 @@ SECTIONS: Final = (
         judge=judge:judge verify-data=data:verify_data prove-data=data:prove_data targets=data:targets
         """,
     ),
-    (
+    HelpSection(
         "Verify answers",
         "tally verify-response RECEIPT --model DIR",
         """
@@ -51,7 +66,7 @@ SECTIONS: Final = (
         verify-graph=models:verify_graph
         """,
     ),
-    (
+    HelpSection(
         "Run a network",
         "tally coordinator init --demo",
         """
@@ -59,12 +74,12 @@ SECTIONS: Final = (
         committee=parties:committee rule=parties:rule dispute referee=judge:referee contract
         """,
     ),
-    (
+    HelpSection(
         "Look and ask",
         "tally db add RUN",
         "db query=database:query ui=serve:ui serve=serve:serve token push=serve:push",
     ),
-    (
+    HelpSection(
         "Graphs and limits",
         "tally graph show GRAPH",
         """
@@ -72,7 +87,7 @@ SECTIONS: Final = (
         calibrate-training=calibrate:calibrate_training calibrate-answers=calibrate:calibrate_answers
         """,
     ),
-    (
+    HelpSection(
         "Timelines",
         "tally cluster describe --out cluster.json",
         """
@@ -80,7 +95,7 @@ SECTIONS: Final = (
         export-trace=traces:export_trace
         """,
     ),
-    (
+    HelpSection(
         "Tools",
         "tally demo",
         """
@@ -89,7 +104,6 @@ SECTIONS: Final = (
         """,
     ),
 )
-"""What somebody wants to do, as a section of the help: its name, the command to begin with, and all its commands."""
 GROUPS: Final = {
     "coordinator": (
         "Run a coordinator of disputes in a database.",
@@ -129,7 +143,7 @@ GROUPS: Final = {
     ),
 }
 """The line of help of each group, and where its commands are."""
-PLACES: Final = {name: place for _, _, places in SECTIONS for name, place in _by_name(places).items()}
+PLACES: Final = {name: place for section in SECTIONS for name, place in section.commands.items()}
 
 
 class Commands(Mapping[str, Any]):
@@ -165,10 +179,9 @@ class RootHelp(TyperGroup):
         """Write one section for each role: every command with the first sentence of its help."""
         width = max(map(len, self.commands))
         limit = formatter.width - width - 6
-        for title, first, places in SECTIONS:
-            with formatter.section(f"{title} (first: {first})"):
-                names = _by_name(places)
-                rows = [(name.ljust(width), self.commands[name].get_short_help_str(limit)) for name in names]
+        for section in SECTIONS:
+            with formatter.section(f"{section.name} (first: {section.first})"):
+                rows = [(name.ljust(width), self.commands[name].get_short_help_str(limit)) for name in section.commands]
                 formatter.write_dl(rows)
 
 
