@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Final
@@ -29,7 +30,6 @@ from tallystick.core.files import require_empty_folder
 from tallystick.engines import tokenizers
 from tallystick.engines.torch import engine as torch_engine, environment as torch_environment, tensors as torch_tensors
 from tallystick.engines.torch.training import verifier_stack as torch_stack
-from tallystick.formats.data import rows as row_files
 from tallystick.formats.spec import Environment, Origin
 from tallystick.formats.store.directories import (
     SEGMENT,
@@ -91,29 +91,15 @@ def directory_of(corpus: Path | str | None) -> Path | None:
 
 def origin_of(initial: Path | str | None) -> Origin | None:
     """The weights of a directory; raises `UnavailableError` where it holds none."""
-    if initial is None:
-        return None
-
-    return open_origin(Path(initial))
+    return None if initial is None else open_origin(Path(initial))
 
 
 def with_origin(stack: VerifierStack, origin: Origin | None, corpus: Path | None) -> VerifierStack:
     """The stack of a verifier who has these weights and, with shards too, makes rows of conversations again."""
-    stack_with_origin = replace(stack, origin=origin)
     if origin is None or corpus is None:
-        return stack_with_origin
-    shards, model = corpus, origin.path
-
-    def check(rows: row_files.CommittedRows, places: Sequence[int]) -> None:
-        tokenizers.check_made_again(rows, places, shards, model)
-
-    return replace(stack_with_origin, made_again=check)
-
-
-def verifier_stack(run: RunDirectory, device: str | None, policy: Policy) -> VerifierStack:
-    """This machine as it replays `run`; raises what `replay_device` raises."""
-    stated = run.environment()
-    return torch_stack.torch_verifier_stack(stated, replay_device(device, stated), policy.parameters_max)
+        return replace(stack, origin=origin)
+    check = partial(tokenizers.check_made_again, corpus=corpus, model=origin.path)
+    return replace(stack, origin=origin, made_again=check)
 
 
 def replay_device(device: str | None, stated: Environment | None) -> str:
@@ -210,7 +196,9 @@ class ReplaySettings:
         if stated is None:
             return AuditResult(report_unread(run, policy, findings), context_of(run, command, None, 0.0))
         with threads_of(stated.environment):
-            stack = with_origin(verifier_stack(run, self.device, policy), self.origin, self.corpus)
+            device = replay_device(self.device, stated.environment)
+            machine = torch_stack.torch_verifier_stack(stated.environment, device, policy.parameters_max)
+            stack = with_origin(machine, self.origin, self.corpus)
             self.progress(0, 0)
             startup_seconds = time.perf_counter() - self.started
             report = replay(stack)

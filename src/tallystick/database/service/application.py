@@ -15,11 +15,10 @@ from tallystick import __version__
 from tallystick.database.query import RowQuery
 from tallystick.database.rows import NOUNS
 from tallystick.database.service.access import Gate, ServiceOptions
-from tallystick.database.service.challenge_routes import challenge_routes
 from tallystick.database.service.ingest_routes import ingest_routes
 from tallystick.database.service.responses import Schema, object_of
 from tallystick.database.service.row_routes import row_routes, row_schema
-from tallystick.database.service.run_routes import OpenedSegments, run_routes
+from tallystick.database.service.run_routes import OpenedSegments, challenge_routes, run_routes
 from tallystick.database.service.watching import answer_errors_alike, watch
 from tallystick.database.workload_database import WorkloadDatabase
 

@@ -1,4 +1,4 @@
-"""Routes for runs: their files, whole or by range, records with proofs, and segments that are opened."""
+"""Routes for runs: their files, records with proofs, segments that are opened, and challenges on record."""
 
 from __future__ import annotations
 
@@ -7,25 +7,35 @@ import hashlib
 import shutil
 import tempfile
 import threading
+import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import sqlalchemy as sa
 from fastapi import APIRouter, Path as InPath, Request
 from fastapi.responses import Response
+from pydantic import Field, ValidationError
 
+from tallystick.core.canonical_json import Json, encode, is_deep
+from tallystick.core.digests import digest
+from tallystick.core.documents import Count, Document, Positive, explain
 from tallystick.core.errors import MalformedError, UnavailableError, UsageError
 from tallystick.core.http.problems import Problem
+from tallystick.core.http.server import read_json
+from tallystick.database.bulk import insert_new, inserted
 from tallystick.database.indexing.discovery import discover
-from tallystick.database.indexing.sources import place_of
+from tallystick.database.indexing.sources import of_run, place_of
 from tallystick.database.replayable import ReplayKind
-from tallystick.database.service.access import AskedBy, Opener, Reader
+from tallystick.database.schema import ANCHOR, CHALLENGE, RESPONSE, RUN
+from tallystick.database.service.access import AskedBy, Challenger, Opener, Reader, ServiceOptions
 from tallystick.database.service.responses import (
     COUNT,
     DIGITS,
     FILE,
     answers,
+    body_of,
     file_response,
     json_response,
     list_of,
@@ -279,3 +289,82 @@ def _segment_folder(
             return run, segments.opened(name, run, start, end)
         except UsageError:
             raise Problem(404, "absent", "there are no two such anchors: /v1/anchors names them") from None
+
+
+# Challenges on record: what a verifier asked of a run, and what was handed over for it.
+
+_ANSWER: Final = object_of({**SEGMENT, "challenge": {"type": "string"}, "response": {"type": "string"}})
+
+
+class StepChallenge(Document):
+    """What is asked: the segment in which a step lies, or the one from anchor `start` to anchor `end`.
+
+    `nonce` is the verifier's, 32 bytes in hexadecimal: it shows on record how the step was drawn.
+    """
+
+    step: Positive | None = None
+    start: Count | None = None
+    end: Positive | None = None
+    nonce: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+
+
+def challenge_routes(database: WorkloadDatabase, segments: OpenedSegments, options: ServiceOptions) -> APIRouter:
+    """The route with which a verifier asks on record."""
+    routes = APIRouter(tags=["challenges"])
+    body = body_of(StepChallenge.model_json_schema())
+
+    @routes.post("/v1/runs/{name}/challenges", responses=answers(_ANSWER, "What is opened."), openapi_extra=body)
+    async def challenge(request: Request, name: str, caller: Challenger) -> Response:
+        """Ask for a step or a segment on record; the answer names the files, which are then asked for one by one."""
+        data = await read_json(request, options.json_bytes_max, options.body_seconds_max)
+        party = None if caller.grant is None else caller.grant.name
+        return json_response(
+            await asyncio.to_thread(_answer_challenge, database, segments, name, _read_challenge(data), party)
+        )
+
+    return routes
+
+
+def _read_challenge(data: bytes) -> StepChallenge:
+    if is_deep(data):
+        raise MalformedError("the challenge: nested too deep")
+    try:
+        challenge = StepChallenge.model_validate_json(data)
+    except ValidationError as error:
+        raise MalformedError(f"the challenge: {explain(error, StepChallenge, 'the challenge')}") from None
+    has_marks = challenge.start is not None and challenge.end is not None
+    if (challenge.step is None) is not has_marks or (challenge.start is None) is not (challenge.end is None):
+        raise MalformedError("the challenge: a step, or start and end")
+    return challenge
+
+
+def _answer_challenge(
+    database: WorkloadDatabase, segments: OpenedSegments, name: str, wanted: StepChallenge, party: str | None
+) -> dict[str, Any]:
+    marks = _around(database, name, wanted.step) if wanted.step is not None else (wanted.start or 0, wanted.end or 0)
+    opened = opened_segment(database, segments, name, *marks)
+    document: Json = {"run": name, "claim": opened["claim"], "party": party, "asked": wanted.to_json()}
+    challenge, files = digest("challenge", encode(document)), encode(opened["files"])
+    response = digest("manifest", files)
+    size = sum(file["size"] for file in opened["files"])
+    row = {"digest": challenge, "asked": encode(wanted.to_json()).decode(), "nonce": wanted.nonce, "party": party}
+    with database.writing("challenges") as connection:
+        known = sa.select(CHALLENGE.c.id).where(CHALLENGE.c.digest == challenge)
+        number = connection.execute(known).scalar()
+        now = time.time_ns()
+        if number is None:
+            run = connection.execute(of_run(name, RUN.c.id)).scalar_one()
+            number = inserted(connection, CHALLENGE, run=run, made_ns=now, **row)
+        insert_new(connection, RESPONSE, [{"challenge": number, "digest": response, "bytes": size, "made_ns": now}])
+    return {**opened, "challenge": str(challenge), "response": str(response)}
+
+
+def _around(database: WorkloadDatabase, name: str, step: int) -> tuple[int, int]:
+    """The anchors around a step; raises `Problem` 404 where there are none."""
+    present = of_run(name.replace("\0", " "), ANCHOR.c.step).where(ANCHOR.c.present)
+    with database.sql.reading() as connection:
+        before = connection.execute(present.where(ANCHOR.c.step < step).order_by(ANCHOR.c.step.desc())).scalar()
+        behind = connection.execute(present.where(ANCHOR.c.step >= step).order_by(ANCHOR.c.step)).scalar()
+    if before is None or behind is None:
+        raise Problem(404, "absent", "no two anchors of a run of that name lie around this step")
+    return int(before), int(behind)
