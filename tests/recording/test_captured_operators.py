@@ -145,7 +145,7 @@ def trained(out: Path | None, build: Callable[[], Any]) -> tuple[list[float], li
 def test_a_loop_is_captured_and_replayed_bit_for_bit(tmp_path: Path, one_thread: None, name: str) -> None:
     from tallystick.audits.policy import Policy
     from tallystick.audits.training import audit_training
-    from tallystick.tally.auditing import verifier_stack
+    from tests.support.this_machine import verifier_stack
 
     losses, said = trained(tmp_path / "run", MODELS[name])
     run, policy = RunDirectory(tmp_path / "run"), Policy(full=True)

@@ -105,7 +105,7 @@ def steps_of(run: Path) -> list[StepRecord]:
 def replayed(one_thread: None) -> Replayed:
     from tallystick.audits.policy import Policy
     from tallystick.audits.training import audit_training
-    from tallystick.tally.auditing import verifier_stack
+    from tests.support.this_machine import verifier_stack
 
     def audit(path: Path, **policy: Any) -> Any:
         run, asked = RunDirectory(path), Policy.from_json({"full": True, **policy}, "policy")

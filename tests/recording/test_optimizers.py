@@ -24,7 +24,7 @@ STEPS = 5
 def audit(one_thread: None) -> Audit:
     from tallystick.audits.policy import Policy
     from tallystick.audits.training import audit_training
-    from tallystick.tally.auditing import verifier_stack
+    from tests.support.this_machine import verifier_stack
 
     def judged(path: Path) -> Any:
         run, asked = RunDirectory(path), Policy(full=True)

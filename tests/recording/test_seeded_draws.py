@@ -23,7 +23,7 @@ Audit = Callable[[Path], Any]
 def audit(one_thread: None) -> Audit:
     from tallystick.audits.policy import Policy
     from tallystick.audits.training import audit_training
-    from tallystick.tally.auditing import verifier_stack
+    from tests.support.this_machine import verifier_stack
 
     def judged(path: Path) -> Any:
         run, asked = RunDirectory(path), Policy(full=True)

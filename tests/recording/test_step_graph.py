@@ -68,7 +68,7 @@ def replayed(one_thread: None) -> Replayed:
     """Audit a run on this machine, replaying its graph."""
     from tallystick.audits.policy import Policy
     from tallystick.audits.training import audit_training
-    from tallystick.tally.auditing import verifier_stack
+    from tests.support.this_machine import verifier_stack
 
     def audit(path: Path, **policy: Any) -> Any:
         run, asked = RunDirectory(path), Policy.from_json({"full": True, **policy}, "policy")

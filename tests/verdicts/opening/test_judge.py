@@ -324,8 +324,8 @@ def test_the_graph_of_a_run_is_replayed_and_has_to_be_that_of_its_recipe(
 ) -> None:
     from tallystick.audits.policy import Policy
     from tallystick.audits.training import audit_training
-    from tallystick.tally.auditing import verifier_stack
     from tallystick.verdicts.replayer import VerifierStack
+    from tests.support.this_machine import verifier_stack
 
     policy = Policy(full=True)
     directory = RunDirectory(run)
