@@ -18,7 +18,7 @@ from typing import Final
 
 SOURCE: Final = Path(__file__).resolve().parent.parent / "src"
 OURS: Final = "tallystick"
-AROUND: Final = ("tallystick.tally.cli", "tallystick.verdicts.words", "tallystick.verdicts.check_table")
+AROUND: Final = ("tallystick.tally.cli", "tallystick.verdicts.words")
 """The command line, and what puts a verdict into words: they decide nothing."""
 
 
