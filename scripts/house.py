@@ -36,6 +36,18 @@ OUTSIDE: Final = {
 """A format has the fields of its page, a row those of its table, a command the parameters of its options, and an
 operator those that ATen or StableHLO gives it."""
 
+EXCEPTIONS: Final = {
+    "engines/torch/capture/training_step.py: capture_training_step": "a public name keeps its keywords",
+    "recording/loop/own_loop.py: record_training": "a public name keeps its keywords",
+    "tally/answers.py: verify": "a public name keeps its keywords",
+    "tally/audit_over_http.py: audit_over_http": "a public name keeps its keywords",
+    "tally/training.py: train": "a public name keeps its keywords",
+    "audits/answers/report.py: ReceiptReport": "thousands are kept: its parts would hold states",
+    "disputes/economics/costs.py: ClaimKind": "a field for each option of `tally economics`",
+    "disputes/game/state.py: Dispute": "a dispute is served field by field",
+}
+"""Functions with more parameters, and dataclasses with more fields, than others may have; and why."""
+
 
 class Budget(NamedTuple):
     """The limit of a figure today, and the goal."""
@@ -60,8 +72,8 @@ def figures() -> dict[str, float]:
         "house.files": sum(not is_empty_package(path) for path in lines),
         "house.public_classes": sum(not node.name.startswith("_") for _, node in classes()),
         "house.imports_in_functions": sum(map(imports_in_functions, lines)),
-        "house.long_signatures": len(long_signatures()),
-        "house.wide_dataclasses": len(wide_dataclasses()),
+        "house.long_signatures": sum(name not in EXCEPTIONS for name in long_signatures()),
+        "house.wide_dataclasses": sum(name not in EXCEPTIONS for name in wide_dataclasses()),
         "house.missing_comments": max(0, round(LEAST_COMMENTS * code) - sum(map(comments, lines))),
         **{f"doors.{door}": sum(count for path, count in lines.items() if door_of(path) == door) for door in doors},
         **{f"verifiers.{name}": sum(closure(module).values()) for name, module in VERIFIERS.items()},
@@ -103,7 +115,7 @@ def imports_in_functions(path: Path) -> int:
 
 
 def long_signatures() -> list[str]:
-    """Functions with more than `MOST_PARAMETERS` parameters."""
+    """Functions with more than `MOST_PARAMETERS` parameters, the exceptions included."""
     names = []
     for path in sources():
         for node in ast.walk(parsed(path)):
@@ -115,7 +127,7 @@ def long_signatures() -> list[str]:
 
 
 def wide_dataclasses() -> list[str]:
-    """Dataclasses with more than `MOST_FIELDS` fields."""
+    """Dataclasses with more than `MOST_FIELDS` fields, the exceptions included."""
     return [
         f"{path.relative_to(PACKAGE)}: {node.name}"
         for path, node in classes()
@@ -156,8 +168,8 @@ def main(options: list[str]) -> None:
     for name, figure in measured.items():
         limit, goal = limits.get(name, Budget(0, 0))
         print(f"{name:36} {figure:9,g} {limit:9,g} {goal:9,g}{'' if figure <= limit else '   beyond its limit'}")
-    for line in (*long_signatures(), *wide_dataclasses()):
-        print(f"    {line}")
+    for name in (*long_signatures(), *wide_dataclasses()):
+        print(f"    {name}   {EXCEPTIONS.get(name, 'too long')}")
 
 
 if __name__ == "__main__":
