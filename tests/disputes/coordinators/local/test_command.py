@@ -30,8 +30,8 @@ COMMAND = "from tallystick.tally.cli.application import application; application
 
 
 def tally(*words: object) -> Any:
-    """Run `tally coordinator` in this process."""
-    return application().main(["coordinator", *map(str, words)], "tally", standalone_mode=False)
+    """The exit code of `tally coordinator`, run in this process; a command that returns nothing exits with 0."""
+    return application().main(["coordinator", *map(str, words)], "tally", standalone_mode=False) or 0
 
 
 def write_rules(path: Path, **changes: Any) -> Path:
