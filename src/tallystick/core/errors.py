@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from typing import ClassVar, Final
 
 # URLs as messages show them: without the passwords that stand in them.
 
 HIDDEN: Final = "***"
-_PASSWORD: Final = re.compile(r"(?<![A-Za-z0-9])([A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@:]*):[^\s/?#]*@")
-_TOKEN: Final = re.compile(r"(?<![A-Za-z0-9])(https?://)[^\s/?#@:]+@")
+_PASSWORD: Final = r"(?<![A-Za-z0-9])([A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@:]*):[^\s/?#]*@"
+_TOKEN: Final = r"(?<![A-Za-z0-9])(https?://)[^\s/?#@:]+@"
 """A name alone before the @ is a token on the web; elsewhere it is the name of a user."""
-_PARAMETER: Final = re.compile(
-    r"([?&;][^\s=&;?#]*(?:pass|pwd|secret|token|signature|credential)[^\s=&;#]*=)[^\s&;#]+", re.I
-)
+_PARAMETER: Final = r"(?i)([?&;][^\s=&;?#]*(?:pass|pwd|secret|token|signature|credential)[^\s=&;#]*=)[^\s&;#]+"
 
 
 def without_passwords(text: str) -> str:
@@ -26,8 +23,8 @@ def without_passwords(text: str) -> str:
     """
     if "://" not in text:
         return text
-    text = _PASSWORD.sub(rf"\1:{HIDDEN}@", text)
-    return _PARAMETER.sub(rf"\1{HIDDEN}", _TOKEN.sub(rf"\1{HIDDEN}@", text))
+    text = re.sub(_PASSWORD, rf"\1:{HIDDEN}@", text)
+    return re.sub(_PARAMETER, rf"\1{HIDDEN}", re.sub(_TOKEN, rf"\1{HIDDEN}@", text))
 
 
 # What can go wrong, and who is at fault.
@@ -116,6 +113,8 @@ def meant_by(word: str, names: Iterable[str]) -> str:
     >>> meant_by("--sample", ["--nonce", "--samples"])
     '--samples'
     """
+    from difflib import get_close_matches  # two milliseconds that `import tallystick` does not need
+
     near = get_close_matches(word[:80], list(names), n=1)
     return near[0] if near else ""
 
