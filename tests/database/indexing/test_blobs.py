@@ -31,7 +31,7 @@ from tallystick.database.schema import ANCHOR, STORED_FILE
 from tallystick.database.workload_database import WorkloadDatabase
 from tallystick.formats.store.blobs import Blobs, blob_digest
 from tallystick.formats.store.keeping import AnchorWriter, thin_anchors
-from tallystick.formats.store.run import Anchors
+from tallystick.formats.store.run import Anchors, RunDirectory
 from tests.support.blob_stores import change_blob, flipped, url as url
 from tests.support.small_loop import record_small_loop
 
@@ -127,6 +127,21 @@ def test_a_damaged_blob_is_named_and_nothing_takes_its_place(
     store_files(added, "loop", blobs, again=True)
     add_place(added, loop)
     assert check(added, blobs=blobs).findings == []
+
+
+def test_a_database_that_does_not_answer_says_nothing_about_a_file(
+    added: WorkloadDatabase, loop: Path, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = next(each for each in store_files(added, "loop", blobs).stored if each.mark == 4)
+    directory = RunDirectory(loop)
+    assert storing.is_as_recorded(added, "loop", directory, stored)
+
+    def refuse(run: str, column: object) -> None:
+        raise UnavailableError("the database does not answer")
+
+    monkeypatch.setattr(storing, "of_run", refuse)
+    with pytest.raises(UnavailableError, match="does not answer"):
+        storing.is_as_recorded(added, "loop", directory, stored)
 
 
 def test_a_missing_blob_is_said_to_be_missing(added: WorkloadDatabase, loop: Path, blobs: Blobs) -> None:

@@ -106,13 +106,16 @@ def _noted(database: WorkloadDatabase, run: str, blobs: Blobs, stored: StoredFil
 
 
 def is_as_recorded(database: WorkloadDatabase, run: str, directory: RunDirectory, stored: StoredFile) -> bool:
-    """Whether the state in the run directory that a file belongs to has the digest that its record states."""
+    """Whether the state in the run directory that a file belongs to has the digest that its record states.
+
+    Raises `UnavailableError` where the database does not answer: that says nothing about the file.
+    """
+    with database.sql.reading() as connection:
+        stated = connection.execute(of_run(run, ANCHOR.c.digest).where(ANCHOR.c.step == stored.mark)).scalar()
     try:
         if stored.mark is None:
             state = read_state(directory.path / stored.file, canonical=True)
             return batch_file(state_digest(state)) == stored.file
-        with database.sql.reading() as connection:
-            stated = connection.execute(of_run(run, ANCHOR.c.digest).where(ANCHOR.c.step == stored.mark)).scalar()
         return state_digest(directory.anchors.read(stored.mark, ANCHOR_BYTES_MAX)) == stated
     except (MalformedError, UnavailableError):
         return False
