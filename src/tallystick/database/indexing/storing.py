@@ -106,10 +106,7 @@ def _noted(database: WorkloadDatabase, run: str, blobs: Blobs, stored: StoredFil
 
 
 def is_as_recorded(database: WorkloadDatabase, run: str, directory: RunDirectory, stored: StoredFile) -> bool:
-    """Whether the state in the run directory that a file belongs to has the digest that its record states.
-
-    Raises `UnavailableError` where the database does not answer: that says nothing about the file.
-    """
+    """Whether the state that a file belongs to is what its record states; raises what reading the database raises."""
     with database.sql.reading() as connection:
         stated = connection.execute(of_run(run, ANCHOR.c.digest).where(ANCHOR.c.step == stored.mark)).scalar()
     try:
