@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tallystick.core.tensors import TensorSpec
+
 torch = pytest.importorskip("torch")
 
 
@@ -108,6 +110,16 @@ def test_a_batch_of_one_row_needs_no_sum_over_rows() -> None:
     outputs = tuple(
         replace(each, value=source) if each.value == summed.outputs[0] else each for each in several.outputs
     )
+    vector = replace(
+        one,
+        nodes=tuple(
+            replace(n, operator="aten.view.default", attributes={"size": (15,)}, results=(TensorSpec("F32", (15,)),))
+            if n.outputs[0] == {o.name: o.value for o in one.outputs}["gradients.places"]
+            else n
+            for n in one.nodes
+        ),
+    )
+    assert "computed otherwise" in departure(several, vector, UNCHANGED)  # a gradient of another rank is none of it
     liar = replace(several, nodes=passed_on, outputs=outputs)  # of four rows, the sum is left out
     assert "computed otherwise" in departure(several, liar, UNCHANGED)
 

@@ -16,7 +16,7 @@ from tallystick.core.tensors import State, Tensor
 from tallystick.programs.execution import Reference, execute
 from tallystick.programs.graph import Graph, Node, Ref
 from tallystick.programs.slicing import verification_slice
-from tallystick.programs.step_names import BATCH, INTEGERS, WEIGHTS
+from tallystick.programs.step_names import BATCH, GENERATOR_MOVE, INTEGERS, WEIGHTS
 
 # Which places attend to which, in the attention of a step graph.
 #
@@ -120,6 +120,7 @@ SEED: Final = "seed of a backward pass"
 ONES: Final = "aten.ones_like.default"
 MEAN: Final = "aten.mean.default"
 SUM: Final = "aten.sum.dim_IntList"
+MOVE: Final = f"{BATCH}{GENERATOR_MOVE}"
 SCHEDULE: Final = "schedule."
 DECAY: Final = "schedule.decay"
 NEW_GRADIENT: Final = f"new {GRADIENTS}"
@@ -138,6 +139,8 @@ class GraphValues:
     parts: dict[Ref, int] = field(default_factory=dict)
     """Which micro-batches a value is made of, one bit for each, where two graphs have different numbers of them."""
     whole: int = 0
+    rows: frozenset[int] = frozenset()
+    """The first sides of the tensors of the batch."""
 
     @classmethod
     def of(cls, graph: Graph, ends: str | None = None, splits: bool = False) -> GraphValues:
@@ -148,14 +151,16 @@ class GraphValues:
         named |= {entry.name: (entry.spec, entry.digest) for entry in graph.constants}
         if ends is not None:
             named |= {ref: f"new {name}" for name, ref in outputs.items() if name.startswith(ends)}
+        batch = [entry.spec.shape for entry in graph.inputs if _is_batch(entry.name) and entry.name != MOVE]
+        rows = frozenset(shape[0] for shape in batch if shape)
         if not splits:
-            return cls(outputs, made, named)
+            return cls(outputs, made, named, rows=rows)
         named |= {entry.name: plain_name(entry.name) for entry in graph.inputs}
         parts = {entry.name: 1 << (_micro_batch(entry.name) or 0) for entry in graph.inputs if _is_batch(entry.name)}
         for node in graph.nodes:
             made_of = reduce(or_, (parts.get(ref, 0) for ref in node.refs), 0)
             parts |= {ref: made_of for ref in node.outputs if ref is not None and made_of}
-        values = cls(outputs, made, named, parts, (1 << micro_batches(graph)) - 1)
+        values = cls(outputs, made, named, parts, (1 << micro_batches(graph)) - 1, rows)
         named |= dict.fromkeys(values._seeds(), SEED)
         return values
 
@@ -224,19 +229,22 @@ class GraphValues:
         return ref
 
     def without_sum(self, ref: Ref, other: GraphValues, counterpart: Ref) -> Ref:
-        """What was added up along sides that have one element in the counterpart, which therefore adds up nothing.
+        """What was added up over the rows of a batch, where the batch of the counterpart has one row.
 
-        So is the gradient of what is broadcast over the rows of a batch, such as the positions of an image: autograd
-        takes no sum over one row.
+        The gradient of what is broadcast over rows, such as the positions of an image, is a sum over them, and autograd
+        takes none over one row.
         """
         if ref in self.named or ref not in self.made or counterpart in other.named or counterpart not in other.made:
             return ref
         node, (its, place) = self.made[ref][0], other.made[counterpart]
-        spec, sides = its.results[place], node.attributes.get("dim")
-        if node.operator != SUM or its.operator == SUM or not node.attributes["keepdim"] or spec is None:
+        source = str(node.operands.get("self"))
+        if node.operator != SUM or its.operator == SUM or not node.attributes["keepdim"] or source not in self.made:
             return ref
-        is_one = isinstance(sides, tuple) and all(isinstance(side, int) and spec.shape[side] == 1 for side in sides)
-        return str(node.operands["self"]) if sides and is_one else ref
+        of_one, summed = its.results[place], self.made[source][0].results[self.made[source][1]]
+        if node.attributes["dim"] != (0,) or of_one is None or summed is None:
+            return ref
+        is_row = other.rows == {1} and summed.shape[0] in self.rows and of_one.shape == (1, *summed.shape[1:])
+        return source if is_row else ref
 
     def without_repeats(self, ref: Ref) -> Ref:
         """What keys or values were before they were repeated for each head, or their gradient before it was added up.
